@@ -1,0 +1,1 @@
+"""Judges: run untrusted programs in a sandbox and grade what they return.  Knows nothing of the daemon."""

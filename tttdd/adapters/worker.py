@@ -1,0 +1,170 @@
+"""A worker process of ours and the line to it: its own session, dies with the daemon, answers out of order.
+
+    async with Worker("tttdd.workers.train", {...}, log) as worker:
+        await worker.call("train", batch=...)
+
+A worker module has `main(line, options)`.  A dead worker raises WorkerDied in every call, with its last words.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import anyio
+import anyio.abc
+import msgspec
+
+from tttdd import wire
+from tttdd.ports import WorkerDied, WorkerFailed
+
+STOP_SECONDS = 5.0
+
+
+class _Waiting:
+    """A call's place until its reply comes."""
+
+    def __init__(self) -> None:
+        self.done = anyio.Event()
+        self.reply: wire.Reply | None = None
+
+
+class Worker:
+    def __init__(
+        self,
+        module: str,
+        options: dict[str, Any],
+        log: Path,
+        on_event: Callable[[wire.Event], None] | None = None,
+    ) -> None:
+        self._module, self._options, self._log, self._on_event = module, options, log, on_event
+        self._ids = itertools.count(1)
+        self._waiting: dict[int, _Waiting] = {}
+        self._sending = anyio.Lock()
+        self._dead = False
+
+    async def __aenter__(self) -> Self:
+        ours, theirs = socket.socketpair()
+        ours.setblocking(False)
+        self._log.parent.mkdir(parents=True, exist_ok=True)
+        with theirs, self._log.open("ab") as log:
+            command = [sys.executable, "-m", "tttdd.workers", self._module, str(theirs.fileno()), str(os.getpid())]
+            self._process = subprocess.Popen(
+                [*command, msgspec.json.encode(self._options).decode()],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                pass_fds=[theirs.fileno()],
+                start_new_session=True,
+            )
+        self._stream = await anyio.abc.UNIXSocketStream.from_socket(ours)
+        self._tasks = anyio.create_task_group()
+        await self._tasks.__aenter__()
+        self._tasks.start_soon(self._read)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool | None:
+        self._tasks.cancel_scope.cancel()
+        with anyio.CancelScope(shield=True):
+            await self._stream.aclose()
+            await anyio.to_thread.run_sync(self._stop)
+        return await self._tasks.__aexit__(kind, error, trace)
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    async def call(self, method: str, **params: Any) -> Any:
+        """The worker's answer.  Cancelling the call tells the worker to drop it.
+
+        Raises WorkerDied when the process is gone and WorkerFailed when it answers with an error.
+        """
+        number, waiting = next(self._ids), _Waiting()
+        self._waiting[number] = waiting
+        try:
+            await self._send(wire.Request(number, method, params))
+            await waiting.done.wait()
+        except anyio.get_cancelled_exc_class():
+            with anyio.move_on_after(1, shield=True):
+                await self._send(wire.Request(0, "cancel", {"id": number}))
+            raise
+        finally:
+            del self._waiting[number]
+        if waiting.reply is None:
+            raise WorkerDied(self.last_words())
+        if waiting.reply.error is not None:
+            raise WorkerFailed(waiting.reply.error)
+        return waiting.reply.result
+
+    def last_words(self) -> str:
+        """The tail of the worker's log, for messages."""
+        tail = self._log.read_text(errors="replace")[-1500:].strip()
+        code = self._process.poll()
+        return f"{self._module} ended ({'exit status ' + str(code) if code is not None else 'pipe closed'}): {tail}"
+
+    async def _send(self, message: wire.Message) -> None:
+        if self._dead:
+            raise WorkerDied(self.last_words())
+        try:
+            async with self._sending:
+                with anyio.CancelScope(shield=True):  # half a frame would break the line
+                    await self._stream.send(wire.encode(message))
+        except (anyio.BrokenResourceError, anyio.ClosedResourceError):
+            raise WorkerDied(self.last_words()) from None
+
+    async def _read(self) -> None:
+        buffer = bytearray()
+        try:
+            while True:
+                buffer += await self._stream.receive()
+                for message in _frames(buffer):
+                    self._deliver(message)
+        except (anyio.EndOfStream, anyio.BrokenResourceError, anyio.ClosedResourceError):
+            self._dead = True
+            for waiting in self._waiting.values():
+                waiting.done.set()
+
+    def _deliver(self, message: wire.Message) -> None:
+        match message:
+            case wire.Reply(id=number) if number in self._waiting:
+                self._waiting[number].reply = message
+                self._waiting[number].done.set()
+            case wire.Event() if self._on_event is not None:
+                self._on_event(message)
+            case _:
+                pass
+
+    def _stop(self) -> None:
+        """EOF on the line asks the worker to end; what is left of its session after a while is killed."""
+        try:
+            self._process.wait(STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            pass
+        try:
+            os.killpg(self._process.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+        self._process.wait()
+
+
+def _frames(buffer: bytearray) -> list[wire.Message]:
+    """Take the whole frames off the front of `buffer`."""
+    messages: list[wire.Message] = []
+    while len(buffer) >= wire.HEADER.size:
+        (length,) = wire.HEADER.unpack_from(buffer)
+        end = wire.HEADER.size + length
+        if len(buffer) < end:
+            break
+        messages.append(wire.decode(bytes(buffer[wire.HEADER.size : end])))
+        del buffer[:end]
+    return messages

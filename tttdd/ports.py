@@ -1,0 +1,179 @@
+"""What the algorithm needs of the world, in the algorithm's own words.
+
+    RolloutEngine  prompt tokens -> sampled tokens with the sampler's log-probs, under one named release
+    Trainer        (release N, frozen batch) -> release N + 1, a function on files
+    Judge          program -> verdict
+    Store          the only memory between the two halves of a step
+    Observer       who watches: phases and cells for the board
+
+Adapters implement one port each; `step.py` knows nothing else.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal, Protocol
+
+import msgspec
+
+from judges.verdict import Verdict
+from tttdd.domain.archive import Archive
+from tttdd.domain.grid import Coordinate
+from tttdd.domain.prompt import Prompt
+
+
+class WorkerDied(RuntimeError):
+    """A worker process ended or broke its pipe.  The runner restarts the workers and re-enters the loop."""
+
+
+class WorkerFailed(RuntimeError):
+    """A worker answered a request with an error: the run fails with the message."""
+
+
+class PublishFailed(RuntimeError):
+    """The engine does not serve the release it was given; the message holds the numbers (algorithm, section 7)."""
+
+
+class Release(msgspec.Struct, frozen=True):
+    """A numbered set of weights.  Release 0 is the base model: it has no folder."""
+
+    number: int
+    path: Path | None = None
+
+
+class Sampled(msgspec.Struct, frozen=True):
+    """One completion.  The three lists have one entry per sampled token."""
+
+    token_ids: list[int]
+    logprobs: list[float]
+    """The sampler's log-probability of each token at temperature 1, in nats."""
+    loss_mask: list[bool]
+    """False where the sampler was forced to emit the token: such tokens take no part in the loss."""
+    text: str
+    finish_reason: Literal["stop", "length"]
+    release: int
+
+
+class Probe(msgspec.Struct, frozen=True):
+    """Fixed tokens that prove what an engine serves: the log-probs of `completion_ids` after `prompt_ids`."""
+
+    prompt_ids: list[int]
+    completion_ids: list[int]
+
+
+class Rollout(msgspec.Struct, frozen=True):
+    """One judged sample at its coordinate, as it is stored."""
+
+    coordinate: Coordinate
+    parent: int
+    """Id of the archive node whose program was shown to the model."""
+    program: str | None
+    """What was judged; None when the answer held no program."""
+    sampled: Sampled
+    verdict: Verdict
+
+
+class Ready(msgspec.Struct, frozen=True):
+    """The store's word that `step` can be sampled under `release`."""
+
+    step: int
+    release: Release
+
+
+class Pending(msgspec.Struct, frozen=True):
+    """The store's word that the grid of `step` is archived and its frozen batch waits to be trained."""
+
+    step: int
+    release: Release
+    batch: Path
+
+
+class TrainReport(msgspec.Struct, frozen=True):
+    """What one optimizer step says of itself (algorithm, section 4)."""
+
+    loss: float
+    ratio_mean: float
+    sampler_trainer_gap: float
+    """Mean of logq - logp over the trained tokens, in nats."""
+    kl_base: float
+    """Mean of logq - logp_base over the trained tokens, in nats."""
+    grad_norm: float
+    tokens: int
+    """Tokens that went through the model, prompts counted once per group."""
+    seconds: float
+    mfu: float | None = None
+    """Useful FLOP/s over the device's peak; None where the peak is not known (CPU)."""
+
+
+class RolloutEngine(Protocol):
+    """Samples from the model.  A release must be published before it is named in a request."""
+
+    async def publish(self, release: Release) -> str:
+        """Load `release` and serve it beside the base; returns the engine's load id."""
+        ...
+
+    async def encode(self, prompt: Prompt) -> list[int]:
+        """Token ids of a prompt; in chat style the model's chat template is applied."""
+        ...
+
+    async def sample(self, prompt_ids: list[int], *, release: int, seed: int, stop: str | None) -> Sampled:
+        """One completion.  Ends at the end-of-sequence token, at the first token that completes `stop`, or at
+        the token budget.  The same arguments give the same tokens.  Cancelling the call frees its place."""
+        ...
+
+    async def score(self, probe: Probe, *, release: int) -> list[float]:
+        """Log-probs of the probe's completion tokens under `release` (0 = base), in nats."""
+        ...
+
+
+class Trainer(Protocol):
+    """Takes optimizer steps."""
+
+    async def train(self, release: Release, batch: Path, target: Release) -> TrainReport:
+        """One step on `batch` from `release`; `target.path` appears complete or not at all.  If it is there
+        already, made from the same release and batch, its report is returned and nothing is trained."""
+        ...
+
+    async def score(self, probe: Probe, *, release: Release) -> list[float]:
+        """Log-probs of the probe's completion tokens as the trainer computes them, in nats."""
+        ...
+
+
+class Judge(Protocol):
+    async def grade(self, program: str) -> Verdict:
+        """Run `program` in a sandbox and grade what it returned.  Waiting for a free slot costs it no time."""
+        ...
+
+
+class Store(Protocol):
+    """A run's memory.  Every method that writes is one durable transaction."""
+
+    def state(self, run: str) -> Ready | Pending: ...
+
+    def archive(self, run: str) -> Archive: ...
+
+    def record(self, run: str, rollout: Rollout) -> bool:
+        """Keep a judged rollout; False if its coordinate was taken already (the first one stays)."""
+        ...
+
+    def rollouts(self, run: str, step: int) -> list[Rollout]:
+        """What was recorded of `step`, in coordinate order, of its current release."""
+        ...
+
+    def begin(self, run: str, step: int, archive: Archive, batch: Path, metrics: dict[str, float]) -> None:
+        """Ready -> Pending: archive, visits, pruning, batch reference and the grid's metrics, at once."""
+        ...
+
+    def commit(self, run: str, step: int, release: Release, load_id: str, metrics: dict[str, float]) -> None:
+        """Pending -> Ready(step + 1, release): release, load id and the step's whole metrics row, at once."""
+        ...
+
+
+Phase = Literal["start", "sample", "train", "publish", "prove", "commit"]
+Cell = Literal["waiting", "sampling", "judging", "rejected", "valid", "best"]
+
+
+class Observer(Protocol):
+    def phase(self, step: int, release: int, phase: Phase) -> None: ...
+
+    def cell(self, coordinate: Coordinate, state: Cell) -> None: ...

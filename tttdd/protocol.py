@@ -1,0 +1,181 @@
+"""What crosses the daemon's socket, as msgspec Structs; shared with tttctl and free of everything else."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta
+
+RunState = Literal["queued", "running", "paused", "finished", "failed", "cancelled"]
+PhaseName = Literal["idle", "start", "sample", "train", "publish", "prove", "commit"]
+CellState = Literal["waiting", "sampling", "judging", "rejected", "valid", "best"]
+
+Count = Annotated[int, Meta(ge=1)]
+
+
+class GridSize(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    groups: Count
+    rollouts: Annotated[int, Meta(ge=3)]
+
+
+class Submit(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """POST /v1/runs.  What is left out comes from the daemon's configuration."""
+
+    task: str
+    steps: Count | None = None
+    grid: GridSize | None = None
+    seed: Annotated[int, Meta(ge=0, lt=2**63)] = 0
+    name: Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")] | None = None
+    """Name of the run; default: the task's name and a number."""
+
+
+class Pause(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    release_gpus: bool = False
+    """Also end the worker processes, so that the devices' memory is free."""
+
+
+class Best(msgspec.Struct, frozen=True, kw_only=True):
+    node: int
+    reward: float
+    objective: float | None
+    step: int
+    """Step that found it; -1 for a starter."""
+
+
+class RunInfo(msgspec.Struct, frozen=True, kw_only=True):
+    run: str
+    task: str
+    state: RunState
+    reason: str = ""
+    """Why the run is paused, failed or cancelled."""
+    step: int
+    """Step in hand: all steps below it are committed."""
+    steps: int
+    release: int
+    grid: GridSize
+    seed: int
+    created: float
+    """Unix time, seconds."""
+    starter: Best | None = None
+    best: Best | None = None
+    target: float | None = None
+    """The task's quoted objective."""
+    objective_name: str = ""
+    direction: Literal["lower", "higher"] = "higher"
+    state_dir: str = ""
+
+
+class Proof(msgspec.Struct, frozen=True, kw_only=True):
+    """Evidence that the engine serves a release: mean absolute log-prob gaps on the probe, in nats."""
+
+    release: int
+    load_id: str
+    gap: float
+    """Engine against trainer under this release."""
+    floor: float
+    """Engine against trainer under the base, measured when the workers started."""
+    limit: float
+    """The gap must not exceed this."""
+    trainer_shift: float
+    """Trainer under this release against the trainer's base."""
+    engine_shift: float
+    """Engine under this release against the engine's base."""
+    attempts: int
+
+
+class StepRow(msgspec.Struct, frozen=True, kw_only=True):
+    step: int
+    phase: Literal["pending", "committed"]
+    release: int
+    """Release that sampled the step."""
+    metrics: dict[str, float]
+    proof: Proof | None = None
+    """Proof of the release that the step ended with."""
+
+
+class NodeInfo(msgspec.Struct, frozen=True, kw_only=True):
+    node: int
+    reward: float
+    objective: float | None
+    parent: int | None
+    seed: bool
+    visits: int
+    step: int
+    pruned: bool
+    program: str
+    """Empty in listings."""
+    output: str = ""
+    lineage: list[int] = []
+    """Ids from the node's parent up to its root."""
+    certificate: dict[str, str | float | bool] = {}
+
+
+class TaskInfo(msgspec.Struct, frozen=True, kw_only=True):
+    name: str
+    title: str
+    objective: str
+    direction: Literal["lower", "higher"]
+    target: float | None
+    time_limit: float
+    """Seconds told to the model, given as budget_s and enforced."""
+    entry_point: str
+
+
+class PhaseInfo(msgspec.Struct, frozen=True, kw_only=True):
+    name: PhaseName
+    since: float
+    """Unix time."""
+    seconds: dict[str, float] = {}
+    """Seconds spent in this step's earlier phases."""
+    eta_seconds: float | None = None
+    """To the end of the run, from the steps done so far."""
+
+
+class Current(msgspec.Struct, frozen=True, kw_only=True):
+    """The run in hand."""
+
+    run: RunInfo
+    phase: PhaseInfo
+    cells: list[list[CellState]]
+    """groups x rollouts."""
+    preparing: str = ""
+    """What is being made ready before the first step, for instance a download."""
+    progress: float | None = None
+    """Of `preparing`, 0 to 1."""
+    sampler_trainer_gap: float | None = None
+    kl_base: float | None = None
+    proof: Proof | None = None
+
+
+class JudgesInfo(msgspec.Struct, frozen=True, kw_only=True):
+    level: str
+    """Containment in force: namespaces or process; `starting` until the judges are ready."""
+    missing: list[str] = []
+    """What that level does not contain on this machine."""
+    parallel: int
+
+
+class Status(msgspec.Struct, frozen=True, kw_only=True):
+    version: str
+    pid: int
+    started: float
+    config: str
+    state_dir: str
+    paused: bool
+    judges: JudgesInfo
+    runs: list[RunInfo]
+    current: Current | None = None
+    log: list[str] = []
+    """Last messages, oldest first."""
+
+
+class Health(msgspec.Struct, frozen=True):
+    status: Literal["ok"]
+    version: str
+
+
+class Error(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    error: str
+    field: str | None = None
+    hint: str | None = None

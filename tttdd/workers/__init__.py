@@ -1,0 +1,1 @@
+"""Programs that run in worker processes: the only home of torch, megatron-core and transformers."""

@@ -1,0 +1,20 @@
+"""python -m tttdd.workers MODULE FD PARENT OPTIONS: run one worker until its line ends."""
+
+import importlib
+import json
+import sys
+
+from tttdd import wire
+
+
+def main() -> None:
+    module, fd, parent, options = sys.argv[1:]
+    wire.die_with_parent(int(parent))
+    line = wire.Line(int(fd))
+    try:
+        importlib.import_module(module).main(line, json.loads(options))
+    except (EOFError, BrokenPipeError, ConnectionResetError):
+        pass
+
+
+main()

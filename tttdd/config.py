@@ -21,7 +21,7 @@ Positive = Annotated[int, Meta(ge=1)]
 PositiveFloat = Annotated[float, Meta(gt=0)]
 Fraction = Annotated[float, Meta(gt=0, le=1)]
 
-LORA_TARGETS = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
+LORA_TARGETS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 
 
 class ConfigError(ValueError):
@@ -53,17 +53,17 @@ class Model(Table):
 
 class Engine(Table):
     backend: Literal["sglang", "torch"] = "sglang"
-    devices: list[int] = [0]
+    devices: tuple[int, ...] = (0,)
     context_length: Positive = 32768
     mem_fraction: Fraction = 0.65
 
 
 class Trainer(Table):
     backend: Literal["megatron"] = "megatron"
-    devices: list[int] = [0]
+    devices: tuple[int, ...] = (0,)
     rank: Positive = 32
     alpha: Positive = 32
-    targets: list[str] = LORA_TARGETS
+    targets: tuple[str, ...] = LORA_TARGETS
     lr: Annotated[float, Meta(ge=0)] = 4e-5
     """0 freezes the model: the whole loop runs and every release equals the base."""
     betas: tuple[float, float] = (0.9, 0.95)
@@ -110,7 +110,7 @@ class Checkpoints(Table):
 
 
 class Tasks(Table):
-    path: list[str] = []
+    path: tuple[str, ...] = ()
     """Directories searched for tasks before the built-in ones."""
 
 

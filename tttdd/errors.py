@@ -1,6 +1,6 @@
 """What the daemon answers to a caller that asked for something it cannot have: one class per kind of answer.
 
-    Refused -> 400 (what was asked breaks a rule)    NotFound -> 404 (no such name)    Conflict -> 409 (wrong state)
+Refused -> 400 (what was asked breaks a rule)    NotFound -> 404 (no such name)    Conflict -> 409 (wrong state)
 """
 
 from __future__ import annotations

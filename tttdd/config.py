@@ -114,7 +114,7 @@ class Tasks(Table):
     """Directories searched for tasks before the built-in ones."""
 
 
-class Config(Table):
+class Config(Table, kw_only=True):
     daemon: Daemon = Daemon()
     model: Model
     engine: Engine = Engine()

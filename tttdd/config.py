@@ -11,6 +11,7 @@ import difflib
 import os
 import re
 import tomllib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -159,27 +160,30 @@ def load(path: Path) -> Config:
         raise ConfigError(f"{path}: not valid TOML: {error}") from None
     except msgspec.ValidationError as error:
         raise ConfigError(_explain(path, text, str(error))) from None
-    check(config, path)
+    for field, rule in faults(config):
+        raise ConfigError(f"{path}:{_line(text, field)}: {field}: {rule}")
     return config
 
 
-def check(config: Config, where: Path | str = "config") -> None:
-    """Refuse settings that cannot work together; raises ConfigError with the numbers."""
-    if config.grid.rollouts < 3:
-        raise ConfigError(
-            f"{where}: grid.rollouts = {config.grid.rollouts}: a group needs at least 3 rollouts, because the "
-            "entropic advantage is not defined on fewer; set grid.rollouts to 3 or more"
+def faults(config: Config) -> Iterator[tuple[str, str]]:
+    """Settings that cannot work together: the field and the rule it breaks, with the numbers."""
+    grid, budget, context = config.grid, config.sampling.max_new_tokens, config.engine.context_length
+    if grid.rollouts < 3:
+        yield (
+            "grid.rollouts",
+            f"{grid.rollouts} rollouts a group are too few: the entropic advantage needs at least 3; "
+            "set grid.rollouts to 3 or more",
         )
-    if config.sampling.max_new_tokens >= config.engine.context_length:
-        raise ConfigError(
-            f"{where}: sampling.max_new_tokens = {config.sampling.max_new_tokens} does not fit into "
-            f"engine.context_length = {config.engine.context_length}, which must also hold the prompt; "
-            "raise the context or lower the sampling budget"
+    if budget >= context:
+        yield (
+            "sampling.max_new_tokens",
+            f"{budget} new tokens do not fit into engine.context_length = {context}, which also holds the prompt; "
+            "raise the context or lower the sampling budget",
         )
     if (config.model.path is None) == (config.model.package is None):
-        raise ConfigError(f"{where}: [model] needs exactly one of path and package")
+        yield "model", "exactly one of path and package must be given"
     if unknown := sorted(set(config.trainer.targets) - set(LORA_TARGETS)):
-        raise ConfigError(f"{where}: trainer.targets: unknown {', '.join(unknown)}; known: {', '.join(LORA_TARGETS)}")
+        yield "trainer.targets", f"unknown {', '.join(unknown)}; known: {', '.join(LORA_TARGETS)}"
 
 
 def _explain(path: Path, text: str, message: str) -> str:

@@ -20,6 +20,7 @@ from judges.verdict import Verdict
 from tttdd.domain.archive import Archive
 from tttdd.domain.grid import Coordinate
 from tttdd.domain.prompt import Prompt
+from tttdd.protocol import CellState, PhaseName, Proof
 
 
 class WorkerDied(RuntimeError):
@@ -86,6 +87,8 @@ class Pending(msgspec.Struct, frozen=True):
     step: int
     release: Release
     batch: Path
+    metrics: dict[str, float]
+    """The grid's half of the step's metrics row."""
 
 
 class TrainReport(msgspec.Struct, frozen=True):
@@ -164,16 +167,20 @@ class Store(Protocol):
         """Ready -> Pending: archive, visits, pruning, batch reference and the grid's metrics, at once."""
         ...
 
-    def commit(self, run: str, step: int, release: Release, load_id: str, metrics: dict[str, float]) -> None:
-        """Pending -> Ready(step + 1, release): release, load id and the step's whole metrics row, at once."""
+    def commit(self, run: str, step: int, release: Release, proof: Proof, metrics: dict[str, float]) -> None:
+        """Pending -> Ready(step + 1, release): release, proof and the step's whole metrics row, at once."""
+        ...
+
+    def kept_releases(self, run: str, keep: int) -> set[int]:
+        """Numbers of the `keep` newest committed releases and of the one that sampled the best program."""
         ...
 
 
-Phase = Literal["start", "sample", "train", "publish", "prove", "commit"]
-Cell = Literal["waiting", "sampling", "judging", "rejected", "valid", "best"]
-
-
 class Observer(Protocol):
-    def phase(self, step: int, release: int, phase: Phase) -> None: ...
+    def phase(self, step: int, release: int, phase: PhaseName) -> None: ...
 
-    def cell(self, coordinate: Coordinate, state: Cell) -> None: ...
+    def cell(self, coordinate: Coordinate, state: CellState) -> None: ...
+
+    def proved(self, proof: Proof) -> None: ...
+
+    def committed(self, step: int, metrics: dict[str, float]) -> None: ...

@@ -1,0 +1,149 @@
+"""The frozen training batch of one step: what goes from the daemon to the trainer, as one file.
+
+    prompt + samples + advantages --write--> batch file (fsynced, renamed into place) --read--> trainer
+
+Per token the file holds int32 id, float64 log-prob and uint8 mask, little-endian: 13 bytes.  The same batch gives the
+same bytes, so its hash names it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import sys
+from array import array
+from pathlib import Path
+
+import msgspec
+
+assert sys.byteorder == "little"
+
+
+class Sample(msgspec.Struct, frozen=True):
+    """One completion; the three lists have one entry per sampled token."""
+
+    token_ids: list[int]
+    logprobs: list[float]
+    """The sampler's log-prob of each token, in nats."""
+    loss_mask: list[bool]
+    """False where the sampler was forced to emit the token."""
+    advantage: float
+
+
+class Group(msgspec.Struct, frozen=True):
+    """Samples of one prompt."""
+
+    prompt_ids: list[int]
+    samples: list[Sample]
+
+
+class Batch(msgspec.Struct, frozen=True, kw_only=True):
+    run: str
+    step: int
+    release: int
+    """The release that sampled it and that is trained from."""
+    rollouts_total: int
+    """Groups x rollouts of the whole grid, removed groups included: the constant under the loss."""
+    groups: list[Group]
+
+
+class _PackedSample(msgspec.Struct, frozen=True, array_like=True):
+    token_ids: bytes
+    logprobs: bytes
+    loss_mask: bytes
+    advantage: float
+
+
+class _PackedGroup(msgspec.Struct, frozen=True, array_like=True):
+    prompt_ids: bytes
+    samples: list[_PackedSample]
+
+
+class _PackedBatch(msgspec.Struct, frozen=True, kw_only=True, tag="batch 1", tag_field="format"):
+    run: str
+    step: int
+    release: int
+    rollouts_total: int
+    groups: list[_PackedGroup]
+
+
+def write(path: Path, batch: Batch) -> str:
+    """Write the batch durably, complete or not at all; returns the file's SHA-256."""
+    packed = _PackedBatch(
+        run=batch.run,
+        step=batch.step,
+        release=batch.release,
+        rollouts_total=batch.rollouts_total,
+        groups=[_pack(group) for group in batch.groups],
+    )
+    data = msgspec.msgpack.encode(packed)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    aside = path.with_name(path.name + ".part")
+    with aside.open("wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+    aside.rename(path)
+    sync_folder(path.parent)
+    return hashlib.sha256(data).hexdigest()
+
+
+def read(path: Path) -> Batch:
+    """Raises FileNotFoundError, or msgspec.DecodeError for a file that is no batch."""
+    packed = msgspec.msgpack.decode(path.read_bytes(), type=_PackedBatch)
+    return Batch(
+        run=packed.run,
+        step=packed.step,
+        release=packed.release,
+        rollouts_total=packed.rollouts_total,
+        groups=[_unpack(group) for group in packed.groups],
+    )
+
+
+def sync_folder(folder: Path) -> None:
+    """Make renames inside `folder` durable."""
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def pack_ids(ids: list[int]) -> bytes:
+    return array("i", ids).tobytes()
+
+
+def unpack_ids(data: bytes) -> list[int]:
+    return list(array("i", data))
+
+
+def pack_logprobs(logprobs: list[float]) -> bytes:
+    return array("d", logprobs).tobytes()
+
+
+def unpack_logprobs(data: bytes) -> list[float]:
+    return list(array("d", data))
+
+
+def pack_mask(mask: list[bool]) -> bytes:
+    return bytes(mask)
+
+
+def unpack_mask(data: bytes) -> list[bool]:
+    return [bool(byte) for byte in data]
+
+
+def _pack(group: Group) -> _PackedGroup:
+    samples = [
+        _PackedSample(pack_ids(s.token_ids), pack_logprobs(s.logprobs), pack_mask(s.loss_mask), s.advantage)
+        for s in group.samples
+    ]
+    return _PackedGroup(pack_ids(group.prompt_ids), samples)
+
+
+def _unpack(group: _PackedGroup) -> Group:
+    samples = [
+        Sample(unpack_ids(s.token_ids), unpack_logprobs(s.logprobs), unpack_mask(s.loss_mask), s.advantage)
+        for s in group.samples
+    ]
+    return Group(unpack_ids(group.prompt_ids), samples)

@@ -54,7 +54,7 @@ def _watchdog_seconds() -> float | None:
 
 
 def _send(message: str) -> None:
-    """One datagram to the service manager.  It may be gone or its queue full: the daemon's work does not depend on it."""
+    """One datagram to the service manager.  If it is gone or its queue full, the daemon's work goes on all the same."""
     address = os.environ.get("NOTIFY_SOCKET")
     if not address:
         return

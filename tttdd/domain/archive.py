@@ -143,10 +143,6 @@ class Archive:
             yield found
             parent = found.parent
 
-    def related(self, a: Node, b: Node) -> bool:
-        """Whether one is the other or an ancestor of it."""
-        return a is b or any(x is a for x in self.ancestors(b)) or any(x is b for x in self.ancestors(a))
-
     def _adopt(self, parent: Node, child: Child) -> Node | None:
         form = normal_form(child.program)
         if any(node.form == form for node in self):

@@ -1,0 +1,3 @@
+"""Hand-written fakes of the ports, shared by the tests: small, deterministic, with their faults as arguments."""
+
+from __future__ import annotations

@@ -86,6 +86,10 @@ class Archive:
         """Highest reward; the older of equals."""
         return min(self, key=_by_reward)
 
+    @property
+    def seeds(self) -> list[Node]:
+        return [node for node in self if node.seed]
+
     def seed(
         self,
         count: int,

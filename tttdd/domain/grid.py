@@ -1,13 +1,14 @@
 """The barrier of one step: groups x rollouts coordinates, one report each, all under one release.
 
-    missing() -> sample, judge -> place(coordinate, release) -> ... -> full -> trainable(rewards)
+    missing -> sample, judge, record -> ... -> nothing missing -> trainable
 
-The first report at a coordinate wins.  Algorithm, section 2.
+The first report at a coordinate wins, and the grid holds one release: the store, which outlives a crash, enforces
+both.  Algorithm, section 2.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import msgspec
 
@@ -29,39 +30,10 @@ class Coordinate(msgspec.Struct, frozen=True, order=True):
     rollout: int
 
 
-class Grid:
-    """The coordinates of one step and which of them are reported."""
-
-    def __init__(self, step: int, groups: int, rollouts: int) -> None:
-        self.release: int | None = None
-        """The release of the first report; None while the grid is empty."""
-        self._all = [Coordinate(step, group, rollout) for group in range(groups) for rollout in range(rollouts)]
-        self._open = set(self._all)
-        self._taken: set[Coordinate] = set()
-
-    @property
-    def full(self) -> bool:
-        return not self._open
-
-    def missing(self) -> list[Coordinate]:
-        """Coordinates without a report, in order."""
-        return [coordinate for coordinate in self._all if coordinate in self._open]
-
-    def place(self, coordinate: Coordinate, release: int) -> bool:
-        """Take a coordinate; False if it was taken already.
-
-        Raises SecondRelease for another release than the grid's and ValueError for a coordinate outside the grid.
-        """
-        if coordinate not in self._open and coordinate not in self._taken:
-            raise ValueError(f"{coordinate} lies outside this grid")
-        if self.release is not None and release != self.release:
-            raise SecondRelease(coordinate, self.release, release)
-        if coordinate in self._taken:
-            return False
-        self.release = release
-        self._open.remove(coordinate)
-        self._taken.add(coordinate)
-        return True
+def missing(step: int, groups: int, rollouts: int, recorded: Collection[Coordinate]) -> list[Coordinate]:
+    """Coordinates of the step's grid without a report, in order.  None left: the grid is full."""
+    places = (Coordinate(step, group, rollout) for group in range(groups) for rollout in range(rollouts))
+    return [place for place in places if place not in recorded]
 
 
 def trainable(rewards: Sequence[Sequence[float]]) -> list[int]:

@@ -77,6 +77,15 @@ def render(task: TaskPrompt, node: Node) -> Prompt:
     return _completion(task, node) if task.style == "completion" else _chat(task, node)
 
 
+def written_part(task: TaskPrompt, node: Node) -> str:
+    """What a model would have to answer to bring `node`'s program again."""
+    if task.style == "chat":
+        return _fenced(node.program or starter_program(task.starter) or task.instruction)
+    region = split_region(task.starter)
+    written = node.program.removeprefix(region.head).removesuffix(region.tail) if node.program else region.text
+    return written + region.stop
+
+
 def _chat(task: TaskPrompt, node: Node) -> Prompt:
     parts = [task.instruction.strip()]
     if node.program.strip():

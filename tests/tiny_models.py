@@ -33,7 +33,7 @@ def write_tiny_model(folder: Path, architecture: Architecture = "llama", seed: i
     folder.mkdir(parents=True, exist_ok=True)
     tokenizer = _tokenizer()
     tokenizer.save(str(folder / "tokenizer.json"))
-    ids = {token: tokenizer.token_to_id(token) for token in SPECIAL}
+    ids = {token: number for token in SPECIAL if (number := tokenizer.token_to_id(token)) is not None}
     _write(folder / "tokenizer_config.json", _tokenizer_config())
     _write(folder / "config.json", _config(architecture, tokenizer.get_vocab_size(), ids))
     _write(folder / "generation_config.json", {"eos_token_id": [ids["<|im_end|>"], ids["<|endoftext|>"]]})
@@ -104,7 +104,7 @@ def _weights(architecture: Architecture, tokenizer: Tokenizer, random: np.random
     weights: Weights = {"model.embed_tokens.weight": embedding, "model.norm.weight": _norm(random, HIDDEN)}
     weights["model.norm.weight"][0] = 2.5
     if architecture == "llama":
-        weights["lm_head.weight"] = embedding + matrix(len(embedding), HIDDEN) / np.float32(10)
+        weights["lm_head.weight"] = (embedding + 0.1 * matrix(len(embedding), HIDDEN)).astype(np.float32)
     width, kv_width = HEADS * HEAD_DIM[architecture], KV_HEADS * HEAD_DIM[architecture]
     for layer in range(LAYERS):
         block: Weights = {

@@ -11,12 +11,14 @@ RunState = Literal["queued", "running", "paused", "finished", "failed", "cancell
 PhaseName = Literal["idle", "start", "sample", "train", "publish", "prove", "commit"]
 CellState = Literal["waiting", "sampling", "judging", "rejected", "valid", "best"]
 
-Count = Annotated[int, Meta(ge=1)]
+Count = Annotated[int, Meta(ge=1, le=1_000_000)]
+Node = Annotated[int, Meta(ge=0, lt=2**63)]
+"""Id of an archive node."""
 
 
 class GridSize(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     groups: Count
-    rollouts: Annotated[int, Meta(ge=3)]
+    rollouts: Annotated[int, Meta(ge=3, le=1_000_000)]
 
 
 class Submit(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -33,6 +35,21 @@ class Submit(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 class Pause(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     release_gpus: bool = False
     """Also end the worker processes, so that the devices' memory is free."""
+
+
+class Verify(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    node: Node | None = None
+    """Node whose program is judged again; default: the run's best."""
+
+
+class Listing(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Query of GET /v1/runs/{run}/archive."""
+
+    limit: Annotated[int, Meta(ge=1, le=10_000)] = 20
+
+
+class Nothing(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Body or query of a call that takes none."""
 
 
 class Best(msgspec.Struct, frozen=True, kw_only=True):
@@ -108,6 +125,23 @@ class NodeInfo(msgspec.Struct, frozen=True, kw_only=True):
     output: str = ""
     lineage: list[int] = []
     """Ids from the node's parent up to its root."""
+    certificate: dict[str, str | float | bool] = {}
+
+
+class Verified(msgspec.Struct, frozen=True, kw_only=True):
+    """A stored program judged again, in a fresh sandbox: judges.verdict.Verdict and the node."""
+
+    node: int
+    valid: bool
+    reward: float
+    objective: float | None
+    reason: str
+    detail: str
+    reported: float | None = None
+    output: str = ""
+    seconds: float = 0.0
+    peak_bytes: int = 0
+    artifact_sha256: str = ""
     certificate: dict[str, str | float | bool] = {}
 
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import hashlib
 import time
-from pathlib import Path
 
 import anyio
 import msgspec

@@ -8,6 +8,7 @@ A worker module has `main(line, options)`.  A dead worker raises WorkerDied in e
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import signal
@@ -146,14 +147,10 @@ class Worker:
 
     def _stop(self) -> None:
         """EOF on the line asks the worker to end; what is left of its session after a while is killed."""
-        try:
+        with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(STOP_SECONDS)
-        except subprocess.TimeoutExpired:
-            pass
-        try:
+        with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
-        except ProcessLookupError:
-            pass
         self._process.wait()
 
 

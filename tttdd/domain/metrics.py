@@ -45,7 +45,7 @@ def grid_row(
     return {
         "tttd/step": step,
         "tttd/grid_groups": groups,
-        "tttd/grid_rollouts": rollouts,
+        "tttd/grid_rollouts": len(outcomes),
         **_rewards(rewards),
         "tttd/constant_groups": sum(len(set(group)) == 1 for group in by_group),
         "tttd/constant_groups_removed": groups - len(trainable(by_group)),

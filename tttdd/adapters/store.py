@@ -1,0 +1,253 @@
+"""The port `Store` on SQLite: a run's only memory, kept in <state_dir>/archive.sqlite3.
+
+    open_run -> Ready -> record, record, ... -> begin -> Pending -> commit -> Ready ...
+
+Every method that writes is one durable transaction and refuses what does not follow from the stored state, so a
+caller that crashed and comes back can only go on.  Paths are kept relative to <state_dir>/runs/<run>/: a state_dir
+can be moved.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import sqlite3
+import time
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from tttdd.adapters import rows
+from tttdd.adapters.database import Database, StoreError
+from tttdd.adapters.views import ReleaseRow, Views
+from tttdd.domain import batch as packing
+from tttdd.domain.archive import Archive, Node
+from tttdd.domain.grid import Coordinate, SecondRelease
+from tttdd.domain.identity import Value
+from tttdd.ports import Pending, Ready, Release, Rollout
+from tttdd.protocol import GridSize, Proof, RunState
+
+__all__ = ["ReleaseRow", "RunRecord", "SqliteStore", "StoreError"]
+
+
+class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """What a run is opened with and never changes."""
+
+    name: str
+    task: str
+    seed: int
+    steps: int
+    grid: GridSize
+    identity: dict[str, Value]
+    config: dict[str, Any]
+    created: float
+    """Unix time, seconds."""
+
+
+class SqliteStore(Views):
+    def __init__(self, state_dir: Path) -> None:
+        """Opens or creates the database; raises StoreError when it is newer than this program or no database."""
+        super().__init__(Database(state_dir / "archive.sqlite3"), state_dir)
+
+    def close(self) -> None:
+        self._database.close()
+
+    # Writing: one transaction each
+
+    def open_run(self, record: RunRecord, archive: Archive) -> None:
+        """A new run, queued, with its seeds and release 0; raises StoreError when the name is taken."""
+        with self._database.transaction():
+            if self._database.one("SELECT 1 FROM runs WHERE name = ?", record.name):
+                raise StoreError(f"a run named {record.name!r} exists already")
+            self._database.change(
+                "INSERT INTO runs (name, task, state, seed, steps, groups, rollouts, identity, config, created)"
+                " VALUES (?, ?, 'queued', ?, ?, ?, ?, ?, ?, ?)",
+                *(record.name, record.task, record.seed, record.steps, record.grid.groups, record.grid.rollouts),
+                *(rows.to_json(record.identity), rows.to_json(record.config), record.created),
+            )
+            self._add_release(record.name, Release(0), step=-1, load_id="")
+            self._save_archive(record.name, archive)
+
+    def set_state(self, run: str, state: RunState, reason: str = "") -> None:
+        self._row(run)
+        with self._database.transaction():
+            self._database.change("UPDATE runs SET state = ?, reason = ? WHERE name = ?", state, reason, run)
+
+    def record(self, run: str, rollout: Rollout) -> bool:
+        """Keep a judged rollout; False if its coordinate was taken already (the first one stays).
+
+        Raises SecondRelease for a rollout of another release than the run's, StoreError for one outside the grid
+        that is being sampled.
+        """
+        with self._database.transaction():
+            row, place = self._row(run), rollout.coordinate
+            if rollout.sampled.release != row["release"]:
+                raise SecondRelease(place, row["release"], rollout.sampled.release)
+            self._check_place(row, place)
+            if not self._add_rollout(run, rollout):
+                return False
+            self._add_sample(run, rollout)
+        return True
+
+    def begin(self, run: str, step: int, archive: Archive, batch: Path, metrics: dict[str, float]) -> None:
+        """Ready -> Pending: archive, visits, pruning, batch reference and the grid's metrics, at once."""
+        with self._database.transaction():
+            row = self._row(run)
+            self._expect(row, step, "ready")
+            self._check_full(row)
+            self._save_archive(run, archive)
+            self._database.change(
+                "INSERT INTO steps (run, step, phase, release, batch, metrics) VALUES (?, ?, 'pending', ?, ?, ?)",
+                *(run, step, row["release"], self._relative(run, batch), rows.to_json(metrics)),
+            )
+            self._database.change("UPDATE runs SET phase = 'pending' WHERE name = ?", run)
+
+    def commit(self, run: str, step: int, release: Release, proof: Proof, metrics: dict[str, float]) -> None:
+        """Pending -> Ready(step + 1, release): release, proof and the step's whole metrics row, at once."""
+        with self._database.transaction():
+            row = self._row(run)
+            self._expect(row, step, "pending")
+            if release.number != row["release"] + 1 or proof.release != release.number:
+                raise StoreError(
+                    f"run {run}: step {step} was sampled under release {row['release']}; it cannot end with release "
+                    f"{release.number}, proved {proof.release}"
+                )
+            self._add_release(run, release, step=step, load_id=proof.load_id)
+            self._database.change(
+                "UPDATE steps SET phase = 'committed', metrics = ?, proof = ? WHERE run = ? AND step = ?",
+                *(rows.to_json(metrics), rows.to_json(proof), run, step),
+            )
+            self._database.change(
+                "UPDATE runs SET phase = 'ready', step = step + 1, release = ? WHERE name = ?", release.number, run
+            )
+            self._database.change("DELETE FROM samples WHERE run = ? AND step = ?", run, step)
+
+    # Reading: what the algorithm goes on from
+
+    def state(self, run: str) -> Ready | Pending:
+        row = self._row(run)
+        release = self._release(run, row["release"])
+        if row["phase"] == "ready":
+            return Ready(row["step"], release)
+        step = self._one("SELECT batch, metrics FROM steps WHERE run = ? AND step = ?", run, row["step"])
+        metrics = rows.from_json(step, "metrics", dict[str, float])
+        return Pending(row["step"], release, self._folder(run) / step["batch"], metrics)
+
+    def archive(self, run: str) -> Archive:
+        row = self._row(run)
+        births = self._database.all("SELECT parent, reward, id FROM nodes WHERE run = ? AND parent NOTNULL", run)
+        (last,) = self._one("SELECT max(id) FROM nodes WHERE run = ?", run)
+        nodes = self._database.all(
+            "SELECT nodes.*, source FROM nodes JOIN programs ON program = sha256"
+            " WHERE run = ? AND NOT pruned ORDER BY id",
+            run,
+        )
+        return Archive(
+            map(rows.node, nodes),
+            expansions=row["expansions"],
+            next_id=last + 1,
+            births=((birth["parent"], birth["reward"], birth["id"]) for birth in births),
+        )
+
+    def rollouts(self, run: str, step: int) -> list[Rollout]:
+        """What was recorded of an uncommitted `step`, in coordinate order."""
+        recorded = self._database.all(
+            "SELECT rollouts.*, token_ids, logprobs, loss_mask, text, source"
+            " FROM rollouts JOIN samples USING (run, step, grid_group, rollout) LEFT JOIN programs ON program = sha256"
+            " WHERE run = ? AND step = ? ORDER BY grid_group, rollout",
+            *(run, step),
+        )
+        return [rows.rollout(row) for row in recorded]
+
+    def kept_releases(self, run: str, keep: int) -> set[int]:
+        """Numbers of the `keep` newest committed releases and of the one that sampled the best program."""
+        newest = self._database.all("SELECT number FROM releases WHERE run = ? ORDER BY number DESC LIMIT ?", run, keep)
+        top = self.best(run)
+        sampled = self._database.all("SELECT release FROM steps WHERE run = ? AND step = ?", run, top.step)
+        return {row["number"] for row in newest} | {row["release"] for row in sampled}
+
+    # Parts of the above
+
+    def _expect(self, row: sqlite3.Row, step: int, phase: str) -> None:
+        if (row["step"], row["phase"]) != (step, phase):
+            raise StoreError(f"run {row['name']} is at step {row['step']}, {row['phase']}; not at step {step}, {phase}")
+
+    def _check_place(self, row: sqlite3.Row, place: Coordinate) -> None:
+        self._expect(row, place.step, "ready")
+        if not (0 <= place.group < row["groups"] and 0 <= place.rollout < row["rollouts"]):
+            raise StoreError(
+                f"run {row['name']} has {row['groups']} x {row['rollouts']} rollouts; no place for {place}"
+            )
+
+    def _check_full(self, row: sqlite3.Row) -> None:
+        recorded = self._database.all(
+            "SELECT release, count(*) AS count FROM rollouts WHERE run = ? AND step = ? GROUP BY release",
+            *(row["name"], row["step"]),
+        )
+        if [(r["release"], r["count"]) for r in recorded] != [(row["release"], row["groups"] * row["rollouts"])]:
+            held = ", ".join(f"{r['count']} rollouts of release {r['release']}" for r in recorded) or "no rollout"
+            raise StoreError(
+                f"run {row['name']}: the grid of step {row['step']} holds {held}; it takes {row['groups']} x "
+                f"{row['rollouts']} of release {row['release']}"
+            )
+
+    def _add_release(self, run: str, release: Release, *, step: int, load_id: str) -> None:
+        path = None if release.path is None else self._relative(run, release.path)
+        self._database.change(
+            "INSERT INTO releases (run, number, step, path, load_id, created) VALUES (?, ?, ?, ?, ?, ?)",
+            *(run, release.number, step, path, load_id, time.time()),
+        )
+
+    def _release(self, run: str, number: int) -> Release:
+        row = self._one("SELECT path FROM releases WHERE run = ? AND number = ?", run, number)
+        return Release(number, None if row["path"] is None else self._folder(run) / row["path"])
+
+    def _add_program(self, source: str) -> str:
+        digest = hashlib.sha256(source.encode()).hexdigest()
+        self._database.change("INSERT OR IGNORE INTO programs (sha256, source) VALUES (?, ?)", digest, source)
+        return digest
+
+    def _add_rollout(self, run: str, rollout: Rollout) -> bool:
+        place, sampled = rollout.coordinate, rollout.sampled
+        program = None if rollout.program is None else self._add_program(rollout.program)
+        added = self._database.change(
+            "INSERT INTO rollouts (run, step, grid_group, rollout, release, parent, program, finish_reason, tokens,"
+            " verdict, recorded) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+            " ON CONFLICT (run, step, grid_group, rollout) DO NOTHING",
+            *(run, place.step, place.group, place.rollout, sampled.release, rollout.parent, program),
+            *(sampled.finish_reason, len(sampled.token_ids), rows.to_json(rollout.verdict), time.time()),
+        )
+        return added == 1
+
+    def _add_sample(self, run: str, rollout: Rollout) -> None:
+        place, sampled = rollout.coordinate, rollout.sampled
+        self._database.change(
+            "INSERT INTO samples (run, step, grid_group, rollout, token_ids, logprobs, loss_mask, text)"
+            " VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+            *(run, place.step, place.group, place.rollout),
+            *(packing.pack_ids(sampled.token_ids), packing.pack_logprobs(sampled.logprobs)),
+            *(packing.pack_mask(sampled.loss_mask), sampled.text),
+        )
+
+    def _save_archive(self, run: str, archive: Archive) -> None:
+        """Rows of all living nodes and of those pruned since the archive was loaded; older ids first (parents)."""
+        pruned = archive.removed
+        for node in sorted([*archive, *pruned.values()], key=lambda node: node.id):
+            self._save_node(run, node, pruned=node.id in pruned)
+        self._database.change("UPDATE runs SET expansions = ? WHERE name = ?", archive.expansions, run)
+
+    def _save_node(self, run: str, node: Node, *, pruned: bool) -> None:
+        self._database.change(
+            "INSERT INTO nodes (run, id, parent, seed, pruned, program, form, output, reward, objective, visits,"
+            " best_child, step, certificate) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+            " ON CONFLICT (run, id) DO UPDATE"
+            " SET visits = excluded.visits, best_child = excluded.best_child, pruned = excluded.pruned",
+            *(run, node.id, node.parent, node.seed, pruned, self._add_program(node.program), node.form, node.output),
+            *(node.reward, node.objective, node.visits, node.best_child, node.step, rows.to_json(node.certificate)),
+        )
+
+    def _folder(self, run: str) -> Path:
+        return self._state_dir / "runs" / run
+
+    def _relative(self, run: str, path: Path) -> str:
+        return str(path.relative_to(self._folder(run)))

@@ -1,0 +1,111 @@
+"""What the API and the CLI are shown of the state database: runs, steps, nodes, releases.
+
+Reading only.  `SqliteStore` adds what the algorithm reads and everything that writes.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+
+from tttdd.adapters import rows
+from tttdd.adapters.database import Database, StoreError
+from tttdd.domain.identity import Value
+from tttdd.protocol import Best, NodeInfo, RunInfo, StepRow
+
+Order = Literal["reward", "id"]
+
+
+class ReleaseRow(msgspec.Struct, frozen=True, kw_only=True):
+    number: int
+    step: int
+    """Step that trained it; -1 for the base model."""
+    load_id: str
+    created: float
+
+
+class Views:
+    def __init__(self, database: Database, state_dir: Path) -> None:
+        self._database, self._state_dir = database, state_dir
+
+    def runs(self) -> list[RunInfo]:
+        """All runs, oldest first."""
+        return [self._run_info(row) for row in self._database.all("SELECT * FROM runs ORDER BY created, name")]
+
+    def run(self, run: str) -> RunInfo:
+        return self._run_info(self._row(run))
+
+    def identity(self, run: str) -> dict[str, Value]:
+        return rows.from_json(self._row(run), "identity", dict[str, Value])
+
+    def config(self, run: str) -> dict[str, Any]:
+        return rows.from_json(self._row(run), "config", dict[str, Any])
+
+    def steps(self, run: str) -> list[StepRow]:
+        return [
+            rows.step_row(row) for row in self._database.all("SELECT * FROM steps WHERE run = ? ORDER BY step", run)
+        ]
+
+    def releases(self, run: str) -> list[ReleaseRow]:
+        found = self._database.all(
+            "SELECT number, step, load_id, created FROM releases WHERE run = ? ORDER BY number", run
+        )
+        return [ReleaseRow(**dict(row)) for row in found]
+
+    def nodes(self, run: str, limit: int = 100, order: Order = "reward") -> list[NodeInfo]:
+        """Nodes of the archive, best or oldest first, without their programs."""
+        by = {"reward": "reward DESC, id", "id": "id"}[order]
+        found = self._database.all(
+            f"SELECT * FROM nodes WHERE run = ? AND NOT pruned ORDER BY {by} LIMIT ?", run, limit
+        )
+        return [rows.node_info(row) for row in found]
+
+    def node(self, run: str, node: int) -> NodeInfo | None:
+        """One node, pruned or not, with its program, its output and its lineage through pruned nodes."""
+        row = self._database.one(
+            "SELECT nodes.*, source FROM nodes JOIN programs ON program = sha256 WHERE run = ? AND id = ?", run, node
+        )
+        if row is None:
+            return None
+        lineage = self._lineage(run, row["parent"])
+        return rows.node_info(row, program=row["source"], output=row["output"], lineage=lineage)
+
+    def best(self, run: str) -> Best:
+        """The best program ever found; a starter's, if nothing beat it."""
+        return rows.best(self._one("SELECT * FROM nodes WHERE run = ? ORDER BY reward DESC, id LIMIT 1", run))
+
+    def starter(self, run: str) -> Best | None:
+        """The starter program's result; None when the run began from nothing."""
+        row = self._database.one(
+            "SELECT nodes.* FROM nodes JOIN programs ON program = sha256"
+            " WHERE run = ? AND seed AND source != '' ORDER BY id LIMIT 1",
+            run,
+        )
+        return rows.best(row) if row else None
+
+    def _one(self, query: str, *values: Any) -> sqlite3.Row:
+        row = self._database.one(query, *values)
+        if row is None:
+            raise StoreError(f"the state database lacks a row: {query} {values}")
+        return row
+
+    def _row(self, run: str) -> sqlite3.Row:
+        row = self._database.one("SELECT * FROM runs WHERE name = ?", run)
+        if row is None:
+            raise StoreError(f"there is no run named {run!r}")
+        return row
+
+    def _run_info(self, row: sqlite3.Row) -> RunInfo:
+        return rows.run_info(row, self.starter(row["name"]), self.best(row["name"]), str(self._state_dir))
+
+    def _lineage(self, run: str, parent: int | None) -> list[int]:
+        found = self._database.all(
+            "WITH RECURSIVE up (id, depth) AS (VALUES (?, 0) UNION ALL"
+            " SELECT parent, depth + 1 FROM up JOIN nodes USING (id) WHERE run = ? AND parent NOTNULL)"
+            " SELECT id FROM up WHERE id NOTNULL ORDER BY depth",
+            *(parent, run),
+        )
+        return [row["id"] for row in found]

@@ -19,8 +19,9 @@ import msgspec
 from judges.verdict import Verdict
 from tttdd.domain.archive import Archive
 from tttdd.domain.grid import Coordinate
+from tttdd.domain.identity import Value
 from tttdd.domain.prompt import Prompt
-from tttdd.protocol import CellState, PhaseName, Proof
+from tttdd.protocol import CellState, GridSize, NodeInfo, PhaseName, Proof, RunInfo, RunState, StepRow
 
 
 class WorkerDied(RuntimeError):
@@ -108,6 +109,27 @@ class TrainReport(msgspec.Struct, frozen=True):
     """Useful FLOP/s over the device's peak; None where the peak is not known (CPU)."""
 
 
+class ModelFiles(msgspec.Struct, frozen=True):
+    """A transformers directory that is complete."""
+
+    path: Path
+    revision: str
+    """Hash of its files."""
+
+
+class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """What a run is opened with."""
+
+    name: str
+    task: str
+    seed: int
+    steps: int
+    grid: GridSize
+    identity: dict[str, Value]
+    created: float
+    """Unix time, seconds."""
+
+
 class RolloutEngine(Protocol):
     """Samples from the model.  A release must be published before it is named in a request."""
 
@@ -173,6 +195,38 @@ class Store(Protocol):
 
     def kept_releases(self, run: str, keep: int) -> set[int]:
         """Numbers of the `keep` newest committed releases and of the one that sampled the best program."""
+        ...
+
+
+class RunStore(Store, Protocol):
+    """What the queue needs beyond one run's memory."""
+
+    def open_run(self, record: RunRecord) -> None:
+        """A new run, queued, with release 0 and an empty archive."""
+        ...
+
+    def plant(self, run: str, archive: Archive, identity: dict[str, Value]) -> None:
+        """The run's seeds and its whole identity, at once, before its first step."""
+        ...
+
+    def set_state(self, run: str, state: RunState, reason: str = "") -> None: ...
+
+    def runs(self) -> list[RunInfo]:
+        """All runs, oldest first."""
+        ...
+
+    def run(self, run: str) -> RunInfo: ...
+
+    def identity(self, run: str) -> dict[str, Value]: ...
+
+    def steps(self, run: str) -> list[StepRow]: ...
+
+    def nodes(self, run: str, limit: int) -> list[NodeInfo]:
+        """The archive's best nodes, without their programs."""
+        ...
+
+    def node(self, run: str, node: int) -> NodeInfo | None:
+        """One node, pruned or not, with its program, output and lineage."""
         ...
 
 

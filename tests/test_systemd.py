@@ -83,7 +83,7 @@ def configuration(folder: Path) -> Path:
     shipped = (ROOT / "etc/tttdd.cpu.toml").read_text()
     ours = f'[daemon]\nsocket = "{folder}/unused.sock"\nstate_dir = "{folder}/state"\ngroup = ""\n'
     path = folder / "tttdd.toml"
-    path.write_text(re.sub(r"\[daemon\]\n(?:[^\[].*\n|\n)*", ours, shipped))
+    path.write_text(re.sub(r"\[daemon\]\n(?:[^\[\n].*\n|\n)*", ours, shipped))
     return path
 
 

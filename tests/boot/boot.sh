@@ -24,6 +24,8 @@ root=$work/root units=$work/root/etc/systemd/system
 cp "$source"/systemd/tttdd.{service,socket} "$units"
 install -D -m 644 "$source/systemd/tttdd.sysusers" "$root/usr/lib/sysusers.d/tttdd.conf"
 install -D -m 644 "$source/systemd/tttdd.tmpfiles" "$root/usr/lib/tmpfiles.d/tttdd.conf"
+mkdir "$root/etc/tttdd"
+sed 's/^group = .*/group = "tttdd"/' "$source/etc/tttdd.cpu.toml" >"$root/etc/tttdd/tttdd.toml"
 install -D "$here/check.sh" "$root/opt/check.sh"
 mkdir -p "$units/tttdd.service.d"
 printf '[Service]\nWatchdogSec=2\nRestartSec=0\n' >"$units/tttdd.service.d/short.conf"

@@ -8,7 +8,7 @@ now() { date +%s%3N; }
 restarted() { [ "$(property NRestarts)" = "$1" ] && [ "$(property ActiveState)" = active ]; }
 until_restarted() { for _ in $(seq 80); do restarted "$1" && return; sleep 0.1; done; }
 client() { /opt/tttdd/bin/python -m tttctl "$@"; }
-outsider() { setpriv --reuid=65534 --regid=65534 "$@" /opt/tttdd/bin/python -m tttctl status >/dev/null 2>&1; }
+nobody() { runuser -u nobody -- /opt/tttdd/bin/python -m tttctl status >/dev/null 2>&1; }
 give_up() { echo "gave up: $1"; journalctl -u tttdd -o cat --no-pager; exit 1; }
 
 # What `python3 -m venv /opt/tttdd && /opt/tttdd/bin/pip install ...` leaves, made of what is installed already.
@@ -30,8 +30,9 @@ say started "$(property ActiveState) $(property User)"
 say text "$(property StatusText)"
 say state "$(mode /var/lib/tttdd)"
 say cache "$(mode /var/cache/tttdd)"
-outsider --groups="$(getent group tttdd | cut -d: -f3)"; say member $?
-outsider --clear-groups; say stranger $?
+nobody; say stranger $?
+usermod -aG tttdd nobody
+nobody; say member $?
 
 sleep 3 # longer than WatchdogSec
 say beating "$(property NRestarts) $(property ActiveState)"

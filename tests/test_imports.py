@@ -42,7 +42,7 @@ def test_a_pure_part_imports_nothing_but(package: str, allowed: set[str]) -> Non
     ("module", "unwanted"),
     [
         ("tttdd.daemon", HEAVY),
-        ("tttctl.__main__", HEAVY | {"numpy", "scipy", "rich", "litestar", "httpx", "textual", "docker"}),
+        ("tttctl.__main__", HEAVY | {"numpy", "scipy", "rich", "uvicorn", "httpx", "textual", "docker"}),
     ],
 )
 def test_importing_leaves_out_what_is_slow_or_holds_a_device(module: str, unwanted: set[str]) -> None:

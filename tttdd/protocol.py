@@ -12,7 +12,7 @@ PhaseName = Literal["idle", "start", "sample", "train", "publish", "prove", "com
 CellState = Literal["waiting", "sampling", "judging", "rejected", "valid", "best"]
 
 Count = Annotated[int, Meta(ge=1, le=1_000_000)]
-Node = Annotated[int, Meta(ge=0, lt=2**63)]
+Node = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 """Id of an archive node."""
 
 
@@ -27,7 +27,7 @@ class Submit(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     task: str
     steps: Count | None = None
     grid: GridSize | None = None
-    seed: Annotated[int, Meta(ge=0, lt=2**63)] = 0
+    seed: Annotated[int, Meta(ge=0, le=2**63 - 1)] = 0
     name: Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")] | None = None
     """Name of the run; default: the task's name and a number."""
 

@@ -1,0 +1,190 @@
+"""A daemon without an engine: a fake runner and board behind the real API, on a real socket, in a thread of its own."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+import anyio
+import anyio.from_thread
+import anyio.lowlevel
+import msgspec
+
+from tttdd import errors, protocol
+from tttdd.api import app, server
+
+
+class FakeRunner:
+    """The daemon's runner, as the API sees it: one task, runs that exist as soon as they are submitted."""
+
+    def __init__(self) -> None:
+        self.by_name: dict[str, protocol.RunInfo] = {}
+        self.program = "def build():\n    return 1\n"
+        self.verified_valid = True
+        self.asked: list[tuple[str, object]] = []
+
+    def submit(self, request: protocol.Submit) -> protocol.RunInfo:
+        if request.task != "erdos_min_overlap":
+            raise errors.NotFound(f"no task {request.task!r}", field="task", hint="did you mean 'erdos_min_overlap'?")
+        name = request.name or f"{request.task}-{len(self.by_name) + 1}"
+        if name in self.by_name:
+            raise errors.Conflict(f"there is a run {name!r} already", field="name")
+        best = protocol.Best(node=1, reward=2.5, objective=0.4, step=-1)
+        self.by_name[name] = protocol.RunInfo(
+            run=name,
+            task=request.task,
+            state="running",
+            step=0,
+            steps=request.steps or 2,
+            release=0,
+            grid=request.grid or protocol.GridSize(2, 3),
+            seed=request.seed,
+            created=1.0,
+            starter=best,
+            best=best,
+            objective_name="C5",
+            direction="lower",
+        )
+        return self.by_name[name]
+
+    def runs(self) -> list[protocol.RunInfo]:
+        return list(self.by_name.values())
+
+    def run(self, name: str) -> protocol.RunInfo:
+        if name not in self.by_name:
+            raise errors.NotFound(f"no run {name!r}", field="run", hint="known runs: " + ", ".join(self.by_name))
+        return self.by_name[name]
+
+    def become(self, name: str, state: protocol.RunState, reason: str = "") -> None:
+        self.by_name[name] = msgspec.structs.replace(self.run(name), state=state, reason=reason)
+
+    def pause(self, name: str | None, release_gpus: bool) -> None:
+        self.asked.append(("pause", (name, release_gpus)))
+        for run in [name] if name else self.by_name:
+            self.become(run, "paused")
+
+    def resume(self, name: str | None) -> None:
+        self.asked.append(("resume", name))
+        for run in [name] if name else self.by_name:
+            self.become(run, "running")
+
+    def cancel(self, name: str) -> None:
+        if self.run(name).state == "cancelled":
+            raise errors.Conflict(f"run {name!r} is cancelled already")
+        self.become(name, "cancelled", "asked to")
+
+    async def verify(self, name: str, node: int | None) -> dict[str, object]:
+        found = self.node(name, 1 if node is None else node)
+        reason = "" if self.verified_valid else "constraint"
+        verdict = {"valid": self.verified_valid, "reward": found.reward, "objective": found.objective}
+        return {**verdict, "reason": reason, "detail": "", "node": found.node}
+
+    def steps(self, name: str) -> list[protocol.StepRow]:
+        metrics = {"tttd/valid_fraction": 0.5, "tttd/reward_mean": 1.25, "train/sampler_trainer_gap": 1e-6}
+        metrics |= {"train/kl_base": 0.01, "time/step": 3.0}
+        return [
+            protocol.StepRow(step=step, phase="committed", release=step, metrics=metrics)
+            for step in range(self.run(name).step)
+        ]
+
+    def archive(self, name: str, limit: int) -> list[protocol.NodeInfo]:
+        return [msgspec.structs.replace(self.node(name, 1), program="")][:limit]
+
+    def node(self, name: str, id: int) -> protocol.NodeInfo:
+        self.run(name)
+        if id != 1:
+            raise errors.NotFound(f"run {name!r} has no node {id}", field="node")
+        return protocol.NodeInfo(
+            node=1,
+            reward=2.5,
+            objective=0.4,
+            parent=None,
+            seed=True,
+            visits=3,
+            step=-1,
+            pruned=False,
+            program=self.program,
+            output="said \x1b[31mred",
+        )
+
+    def best(self, name: str) -> protocol.NodeInfo:
+        return self.node(name, 1)
+
+    def tasks(self) -> list[protocol.TaskInfo]:
+        return [
+            protocol.TaskInfo(
+                name="erdos_min_overlap",
+                title="Erdős minimum overlap",
+                objective="C5",
+                direction="lower",
+                target=0.3809,
+                time_limit=5.0,
+                entry_point="build",
+            )
+        ]
+
+
+class FakeBoard:
+    """The live snapshot, of a fake runner; `touch` tells who waits that it changed."""
+
+    def __init__(self, runner: FakeRunner) -> None:
+        self._runner, self._version = runner, 0
+        self._changed = anyio.Event()
+
+    def touch(self) -> None:
+        self._version += 1
+        self._changed.set()
+        self._changed = anyio.Event()
+
+    def snapshot(self) -> protocol.Status:
+        runs = self._runner.runs()
+        phase = protocol.PhaseInfo(name="sample", since=1.0, eta_seconds=90.0)
+        return protocol.Status(
+            version="0",
+            pid=os.getpid(),
+            started=1.0,
+            config="tttdd.toml",
+            state_dir="/nowhere",
+            paused=False,
+            judges=protocol.JudgesInfo(level="process", parallel=2),
+            runs=runs,
+            current=protocol.Current(run=runs[0], phase=phase, cells=[["valid", "waiting", "best"]]) if runs else None,
+            log=[f"version {self._version}"],
+        )
+
+    async def changed(self, after: int) -> int:
+        while self._version <= after:
+            await self._changed.wait()
+        return self._version
+
+
+class Served(NamedTuple):
+    socket: Path
+    runner: FakeRunner
+    board: FakeBoard
+    on_loop: Callable[[Callable[[], object]], object]
+    """Runs a function in the daemon's thread and waits for it."""
+
+
+@contextmanager
+def serving(socket: Path, **admit: str) -> Iterator[Served]:
+    runner = FakeRunner()
+    board = FakeBoard(runner)
+    with anyio.from_thread.start_blocking_portal() as portal:
+
+        async def run(*, task_status: anyio.abc.TaskStatus[None]) -> None:
+            bound = server.bind(socket, "")
+            await server.serve(bound, app.build(runner, board, **admit), ready=task_status.started)
+
+        future, _ = portal.start_task(run)
+        try:
+            yield Served(socket, runner, board, lambda function: portal.call(function))
+        finally:
+            future.cancel()
+            ended = threading.Event()
+            future.add_done_callback(lambda _: ended.set())
+            assert ended.wait(10)

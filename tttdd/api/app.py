@@ -1,0 +1,170 @@
+"""The API's routes: each a few lines between the protocol and the runner or the board.
+
+    GET reads a snapshot, the store or the judges' tasks; POST asks the runner, which answers at once and acts later
+
+Events are whole snapshots, at most COALESCED_HZ a second: a slow or late client cannot be wrong.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any, Protocol
+
+import anyio
+import msgspec
+
+from tttdd import __version__, protocol
+from tttdd.api.openapi import describe
+from tttdd.api.routing import App, Call, Events, Route
+
+COALESCED_HZ = 5
+
+
+class Runner(Protocol):
+    """What the API asks of the daemon's runner.  All raise errors.NotFound for a name that does not exist."""
+
+    def submit(self, request: protocol.Submit) -> protocol.RunInfo: ...
+    def runs(self) -> list[protocol.RunInfo]: ...
+    def run(self, name: str) -> protocol.RunInfo: ...
+    def pause(self, name: str | None, release_gpus: bool) -> None: ...
+    def resume(self, name: str | None) -> None: ...
+    def cancel(self, name: str) -> None: ...
+    async def verify(self, name: str, node: int | None) -> dict[str, Any]: ...
+    def steps(self, name: str) -> list[protocol.StepRow]: ...
+    def archive(self, name: str, limit: int) -> list[protocol.NodeInfo]: ...
+    def node(self, name: str, id: int) -> protocol.NodeInfo: ...
+    def best(self, name: str) -> protocol.NodeInfo: ...
+    def tasks(self) -> list[protocol.TaskInfo]: ...
+
+
+class Board(Protocol):
+    def snapshot(self) -> protocol.Status: ...
+
+    async def changed(self, after: int) -> int:
+        """Wait for a version above `after`; returns it."""
+        ...
+
+
+def build(runner: Runner, board: Board, *, group: str = "") -> App:
+    """The application; members of `group` may use it besides root and the daemon's account."""
+    handlers = _Handlers(runner, board)
+    routes = [*_daemon_routes(handlers), *_run_routes(handlers), *_program_routes(handlers)]
+    handlers.routes = routes
+    return App(routes, group)
+
+
+class _Handlers:
+    def __init__(self, runner: Runner, board: Board) -> None:
+        self._runner, self._board = runner, board
+        self.routes: list[Route] = []
+
+    async def health(self, call: Call) -> protocol.Health:
+        return protocol.Health("ok", __version__)
+
+    async def status(self, call: Call) -> protocol.Status:
+        return self._board.snapshot()
+
+    async def events(self, call: Call) -> Events:
+        return Events(_snapshots(self._board))
+
+    async def openapi(self, call: Call) -> dict[str, Any]:
+        return describe(self.routes, __version__)
+
+    async def tasks(self, call: Call) -> list[protocol.TaskInfo]:
+        return self._runner.tasks()
+
+    async def pause_all(self, call: Call) -> protocol.Status:
+        self._runner.pause(None, call.body.release_gpus)
+        return self._board.snapshot()
+
+    async def resume_all(self, call: Call) -> protocol.Status:
+        self._runner.resume(None)
+        return self._board.snapshot()
+
+    async def submit(self, call: Call) -> protocol.RunInfo:
+        return self._runner.submit(call.body)
+
+    async def runs(self, call: Call) -> list[protocol.RunInfo]:
+        return self._runner.runs()
+
+    async def run(self, call: Call) -> protocol.RunInfo:
+        return self._runner.run(call.path["run"])
+
+    async def pause(self, call: Call) -> protocol.RunInfo:
+        self._runner.pause(call.path["run"], call.body.release_gpus)
+        return await self.run(call)
+
+    async def resume(self, call: Call) -> protocol.RunInfo:
+        self._runner.resume(call.path["run"])
+        return await self.run(call)
+
+    async def cancel(self, call: Call) -> protocol.RunInfo:
+        self._runner.cancel(call.path["run"])
+        return await self.run(call)
+
+    async def steps(self, call: Call) -> list[protocol.StepRow]:
+        return self._runner.steps(call.path["run"])
+
+    async def archive(self, call: Call) -> list[protocol.NodeInfo]:
+        return self._runner.archive(call.path["run"], call.query.limit)
+
+    async def node(self, call: Call) -> protocol.NodeInfo:
+        return self._runner.node(call.path["run"], call.path["node"])
+
+    async def best(self, call: Call) -> protocol.NodeInfo:
+        return self._runner.best(call.path["run"])
+
+    async def verify(self, call: Call) -> protocol.Verified:
+        return msgspec.convert(await self._runner.verify(call.path["run"], call.body.node), protocol.Verified)
+
+
+def _daemon_routes(do: _Handlers) -> list[Route]:
+    p = protocol
+    return [
+        _get("/v1/health", do.health, p.Health, "Whether the daemon is alive"),
+        _get("/v1/status", do.status, p.Status, "One whole snapshot"),
+        _get("/v1/events", do.events, p.Status, "The same snapshots as server-sent events"),
+        _get("/v1/openapi.json", do.openapi, dict[str, Any], "This description"),
+        _get("/v1/tasks", do.tasks, list[p.TaskInfo], "The tasks, with limits and targets"),
+        _post("/v1/pause", do.pause_all, p.Status, "Pause the whole daemon", takes=p.Pause),
+        _post("/v1/resume", do.resume_all, p.Status, "Resume the whole daemon"),
+    ]
+
+
+def _run_routes(do: _Handlers) -> list[Route]:
+    p = protocol
+    return [
+        _post("/v1/runs", do.submit, p.RunInfo, "Submit a run", takes=p.Submit, status=201),
+        _get("/v1/runs", do.runs, list[p.RunInfo], "All runs"),
+        _get("/v1/runs/{run}", do.run, p.RunInfo, "One run"),
+        _post("/v1/runs/{run}/pause", do.pause, p.RunInfo, "Pause a run", takes=p.Pause),
+        _post("/v1/runs/{run}/resume", do.resume, p.RunInfo, "Resume a run"),
+        _post("/v1/runs/{run}/cancel", do.cancel, p.RunInfo, "Cancel a run"),
+    ]
+
+
+def _program_routes(do: _Handlers) -> list[Route]:
+    p = protocol
+    return [
+        _get("/v1/runs/{run}/steps", do.steps, list[p.StepRow], "The run's steps and their metrics"),
+        _get("/v1/runs/{run}/archive", do.archive, list[p.NodeInfo], "Nodes by reward", query=p.Listing),
+        _get("/v1/runs/{run}/nodes/{node}", do.node, p.NodeInfo, "One program with its lineage and verdict"),
+        _get("/v1/runs/{run}/best", do.best, p.NodeInfo, "The best program"),
+        _post("/v1/runs/{run}/verify", do.verify, p.Verified, "Judge a stored program again", takes=p.Verify),
+    ]
+
+
+def _get(path: str, handler: Any, gives: Any, summary: str, **more: Any) -> Route:
+    return Route(method="GET", path=path, handler=handler, gives=gives, summary=summary, **more)
+
+
+def _post(path: str, handler: Any, gives: Any, summary: str, **more: Any) -> Route:
+    return Route(method="POST", path=path, handler=handler, gives=gives, summary=summary, **more)
+
+
+async def _snapshots(board: Board) -> AsyncIterator[protocol.Status]:
+    version = -1
+    while True:
+        version = await board.changed(version)
+        yield board.snapshot()
+        await anyio.sleep(1 / COALESCED_HZ)

@@ -10,6 +10,7 @@ Algorithm, section 6.
 
 from __future__ import annotations
 
+import re
 from typing import Literal
 
 import msgspec
@@ -117,4 +118,7 @@ def _completion(task: TaskPrompt, node: Node) -> Prompt:
 
 
 def _fenced(program: str) -> str:
-    return f"```python\n{program.strip()}\n```"
+    """A fence longer than any run of backticks inside."""
+    longest = max((len(run) for run in re.findall("`+", program)), default=0)
+    fence = "`" * max(3, longest + 1)
+    return f"{fence}python\n{program.strip()}\n{fence}"

@@ -1,0 +1,97 @@
+"""A release on disk: LoRA weights in the PEFT layout, Adam's state, and the record of how it was made.
+
+    releases/NNNN/ = adapter_model.safetensors + adapter_config.json + optimizer.safetensors + release.json
+
+Written to a folder aside, every file fsynced, renamed, parent fsynced: it is there complete or not at all.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import torch
+from safetensors.torch import load_file, save_file
+
+from tttdd.domain.batch import sync_folder
+
+ASIDE = ".aside"
+"""Ending of a folder that is being written; what a crash leaves behind is known by it."""
+
+
+class Report(msgspec.Struct, frozen=True, kw_only=True):
+    """What an optimizer step says of itself: the fields of ports.TrainReport, in its units."""
+
+    loss: float
+    ratio_mean: float
+    sampler_trainer_gap: float
+    kl_base: float
+    grad_norm: float
+    tokens: int
+    seconds: float
+    mfu: float | None = None
+
+
+class Record(msgspec.Struct, frozen=True, kw_only=True):
+    """release.json"""
+
+    number: int
+    parent: int
+    batch_sha256: str
+    seed: int
+    report: Report
+
+
+class Contents(msgspec.Struct, frozen=True, kw_only=True):
+    """A release in memory."""
+
+    adapter_config: dict[str, Any]
+    adapter: dict[str, torch.Tensor]
+    optimizer: dict[str, torch.Tensor]
+
+
+def write(target: Path, record: Record, contents: Contents) -> None:
+    """Raises OSError when `target` exists or cannot be written; then nothing of it is there."""
+    aside = target.with_name(target.name + ASIDE)
+    aside.mkdir(parents=True)
+    save_file(contents.adapter, aside / "adapter_model.safetensors", metadata={"format": "pt"})
+    save_file(contents.optimizer, aside / "optimizer.safetensors", metadata={"format": "pt"})
+    (aside / "adapter_config.json").write_bytes(_json(contents.adapter_config))
+    (aside / "release.json").write_bytes(_json(record))
+    for path in aside.iterdir():
+        _sync_file(path)
+    sync_folder(aside)
+    aside.rename(target)
+    sync_folder(target.parent)
+
+
+def read(folder: Path) -> Contents:
+    """Raises OSError for a file that is missing."""
+    return Contents(
+        adapter_config=msgspec.json.decode((folder / "adapter_config.json").read_bytes()),
+        adapter=load_file(folder / "adapter_model.safetensors"),
+        optimizer=load_file(folder / "optimizer.safetensors"),
+    )
+
+
+def read_record(folder: Path) -> Record:
+    """Raises OSError without a release.json, ValueError for one that is none."""
+    return msgspec.json.decode((folder / "release.json").read_bytes(), type=Record)
+
+
+def remove_leftovers(releases: Path) -> None:
+    """Remove what crashes left half written in a run's folder of releases."""
+    for aside in releases.glob(f"*{ASIDE}"):
+        shutil.rmtree(aside)
+
+
+def _json(value: Any) -> bytes:
+    return msgspec.json.format(msgspec.json.encode(value, order="sorted"), indent=2)
+
+
+def _sync_file(path: Path) -> None:
+    with path.open("rb") as file:
+        os.fsync(file.fileno())

@@ -14,7 +14,6 @@ import socket
 import subprocess
 import sys
 import sysconfig
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -95,8 +94,7 @@ def started_by_socket(address: Path, config: Path, **environment: str) -> Iterat
     command = [tool("systemd-socket-activate"), f"--listen={address}", *settings, sys.executable, "-m", "tttdd"]
     daemon = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
     try:
-        while not address.is_socket():
-            time.sleep(0.01)
+        assert daemon.stderr and daemon.stderr.readline().startswith("Listening")
         yield daemon.pid
         assert daemon.wait(15) == 0
     finally:

@@ -28,7 +28,12 @@ mkdir "$root/etc/tttdd"
 sed 's/^group = .*/group = "tttdd"/' "$source/etc/tttdd.cpu.toml" >"$root/etc/tttdd/tttdd.toml"
 install -D "$here/check.sh" "$root/opt/check.sh"
 mkdir -p "$units/tttdd.service.d"
-printf '[Service]\nWatchdogSec=2\nRestartSec=0\n' >"$units/tttdd.service.d/short.conf"
+cat >"$units/tttdd.service.d/test.conf" <<UNIT
+[Service]
+WatchdogSec=2
+RestartSec=0
+Environment=LD_LIBRARY_PATH=/opt/python/lib
+UNIT
 cat >"$units/tttdd-check.service" <<UNIT
 [Unit]
 After=basic.target

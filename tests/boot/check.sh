@@ -12,6 +12,7 @@ nobody() { runuser -u nobody -- /opt/tttdd/bin/python -m tttctl status >/dev/nul
 give_up() { echo "gave up: $1"; journalctl -u tttdd -o cat --no-pager; exit 1; }
 
 # What `python3 -m venv /opt/tttdd && /opt/tttdd/bin/pip install ...` leaves, made of what is installed already.
+export LD_LIBRARY_PATH=/opt/python/lib
 /opt/python/bin/python3 -m venv --without-pip /opt/tttdd
 printf '/opt/source\n/opt/packages\n' >"$(echo /opt/tttdd/lib/python3*/site-packages)/tttdd.pth"
 
@@ -27,7 +28,6 @@ say first_answer_ms $(($(now) - begun))
 for _ in $(seq 40); do client status --json | grep -q '"starting"' || break; sleep 0.2; done
 say status "$(client status --json | tr '\n' ' ')"
 say started "$(property ActiveState) $(property User)"
-say text "$(property StatusText)"
 say state "$(mode /var/lib/tttdd)"
 say cache "$(mode /var/cache/tttdd)"
 nobody; say stranger $?

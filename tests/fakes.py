@@ -1,3 +1,126 @@
 """Hand-written fakes of the ports, shared by the tests: small, deterministic, with their faults as arguments."""
 
 from __future__ import annotations
+
+import hashlib
+import json
+from collections import Counter
+from pathlib import Path
+
+import msgspec
+
+from judges.verdict import Verdict
+from tttdd.domain import batch as batches
+from tttdd.domain.grid import Coordinate
+from tttdd.domain.prompt import Prompt
+from tttdd.ports import Probe, Release, Sampled, TrainReport
+from tttdd.protocol import CellState, PhaseName, Proof
+
+
+class Crash(RuntimeError):
+    """The daemon dies here."""
+
+
+def _number(*parts: object) -> float:
+    """A reproducible number in (0, 1)."""
+    return int.from_bytes(hashlib.sha256(repr(parts).encode()).digest()[:6], "big") / 2**48
+
+
+class FakeWeights:
+    """Log-probs that depend on the tokens and on the release's folder, shared by engine and trainer."""
+
+    @staticmethod
+    def logprobs(probe: Probe, folder: Path | None) -> list[float]:
+        mark = json.loads((folder / "release.json").read_text())["mark"] if folder else 0.0
+        return [-1.0 - 0.1 * mark * _number(token) for token in probe.completion_ids]
+
+
+class FakeEngine:
+    """Samples `0.1, 0.4]`-like lists.  `stuck`: keeps serving what it served first.  `crash_at`: coordinate seeds."""
+
+    def __init__(self, *, stuck: bool = False, deaf: bool = False, crash_after: int | None = None) -> None:
+        self.stuck, self.deaf, self.crash_after = stuck, deaf, crash_after
+        self.served: dict[int, Path | None] = {}
+        self.sampled: list[int] = []
+
+    async def publish(self, release: Release) -> str:
+        first = next(iter(self.served.values()), release.path)
+        last = list(self.served.values())[-1] if self.served else release.path
+        self.served[release.number] = first if self.deaf else last if self.stuck else release.path
+        return f"load-{release.number}-{len(self.served)}"
+
+    async def encode(self, prompt: Prompt) -> list[int]:
+        return list(prompt.text.encode())
+
+    async def sample(self, prompt_ids: list[int], *, release: int, seed: int, stop: str | None) -> Sampled:
+        if self.crash_after is not None and len(self.sampled) >= self.crash_after:
+            raise Crash("in sampling")
+        self.sampled.append(seed)
+        text = ", ".join(f"{_number(seed, place):.3f}" for place in range(4)) + (stop or "")
+        ids = list(text.encode())
+        return Sampled(ids, [-1.0] * len(ids), [True] * len(ids), text, "stop", release)
+
+    async def score(self, probe: Probe, *, release: int) -> list[float]:
+        return FakeWeights.logprobs(probe, self.served[release])
+
+
+class FakeTrainer:
+    """Writes a release folder.  `crash`: "before" or "after" the folder is there."""
+
+    def __init__(self, *, crash: str = "", frozen: bool = False) -> None:
+        self.crash, self.frozen = crash, frozen
+        self.trained: list[tuple[int, str]] = []
+
+    async def train(self, release: Release, batch: Path, target: Release) -> TrainReport:
+        if self.crash == "before":
+            raise Crash("before training")
+        assert target.path is not None
+        if not target.path.exists():
+            self.trained.append((release.number, batches.read(batch).run))
+            target.path.mkdir(parents=True)
+            mark = 0.0 if self.frozen else float(target.number)
+            (target.path / "release.json").write_text(json.dumps({"mark": mark}))
+        if self.crash == "after":
+            raise Crash("after training")
+        return TrainReport(0.1, 1.0, 1e-7, 0.01, 0.5, 100, 1.0)
+
+    async def score(self, probe: Probe, *, release: Release) -> list[float]:
+        return FakeWeights.logprobs(probe, release.path)
+
+
+class FakeJudge:
+    """Rewards the sum of the program's numbers; rejects a list that begins with a small one."""
+
+    def __init__(self) -> None:
+        self.graded: Counter[str] = Counter()
+
+    async def grade(self, program: str) -> Verdict:
+        self.graded[program] += 1
+        numbers = [float(text) for text in program.split("[")[1].split("]")[0].split(",")]
+        if numbers[0] < 0.3:
+            return Verdict(valid=False, reason="constraint", detail=f"{numbers[0]} is too small")
+        return Verdict(valid=True, reward=sum(numbers), objective=sum(numbers))
+
+
+class FakeObserver:
+    """Keeps what it was told; `crash_at` dies when a phase begins."""
+
+    def __init__(self, *, crash_at: PhaseName | None = None) -> None:
+        self.crash_at = crash_at
+        self.phases: list[tuple[int, int, PhaseName]] = []
+        self.cells: dict[Coordinate, CellState] = {}
+        self.proofs: list[Proof] = []
+
+    def phase(self, step: int, release: int, phase: PhaseName) -> None:
+        self.phases.append((step, release, phase))
+        if phase == self.crash_at and step > 0:
+            raise Crash(f"as {phase} begins")
+
+    def cell(self, coordinate: Coordinate, state: CellState) -> None:
+        self.cells[coordinate] = state
+
+    def proved(self, proof: Proof) -> None:
+        self.proofs.append(proof)
+
+    def committed(self, step: int, metrics: dict[str, float]) -> None:
+        msgspec.json.encode(metrics)

@@ -13,10 +13,10 @@ import msgspec
 import pytest
 
 from judges.verdict import Verdict
-from tttdd.adapters.store import RunRecord, SqliteStore, StoreError
+from tttdd.adapters.store import SqliteStore, StoreError
 from tttdd.domain.archive import Archive, Child
 from tttdd.domain.grid import Coordinate, SecondRelease, missing
-from tttdd.ports import Pending, Ready, Release, Rollout, Sampled
+from tttdd.ports import Pending, Ready, Release, Rollout, RunRecord, Sampled
 from tttdd.protocol import GridSize, Proof
 
 RUN = "erdos-1"
@@ -40,10 +40,10 @@ def open_run(store: SqliteStore, name: str = RUN) -> None:
         steps=2,
         grid=GridSize(2, 3),
         identity={"grid.groups": 2, "model.revision": "abc"},
-        config={"grid": {"groups": 2}},
         created=12.5,
     )
-    store.open_run(record, archive)
+    store.open_run(record)
+    store.plant(name, archive, record.identity)
 
 
 def rollout(step: int, group: int, number: int, *, release: int | None = None, reward: float = 0.0) -> Rollout:
@@ -207,7 +207,8 @@ def test_the_newest_releases_and_the_best_programs_are_kept(store: SqliteStore, 
     assert store.kept_releases(RUN, 2) == {0}
     finish_step(store, tmp_path, 0)
     finish_step(store, tmp_path, 1)
-    assert store.best(RUN).step == 0
+    best = store.best(RUN)
+    assert best is not None and best.step == 0
     assert store.kept_releases(RUN, 1) == {0, 2}
     assert store.kept_releases(RUN, 2) == {0, 1, 2}
 
@@ -220,7 +221,21 @@ def test_a_run_tells_its_state_its_starter_and_its_best(store: SqliteStore, tmp_
     assert info.starter is not None and info.starter.objective == 0.5
     assert info.best is not None and info.best.reward == 4.0 and info.best.step == 0
     assert store.runs() == [info]
-    assert (store.identity(RUN)["model.revision"], store.config(RUN)) == ("abc", {"grid": {"groups": 2}})
+    assert store.identity(RUN) == {"grid.groups": 2, "model.revision": "abc"}
+
+
+def test_a_run_has_no_program_until_it_is_planted_and_is_planted_once(tmp_path: Path) -> None:
+    store = SqliteStore(tmp_path)
+    record = RunRecord(name="new", task="t", seed=0, steps=1, grid=GridSize(1, 3), identity={}, created=1.0)
+    store.open_run(record)
+    assert (store.run("new").best, len(store.archive("new"))) == (None, 0)
+    archive = Archive()
+    archive.seed(1, program="x = 0\n", reward=1.0)
+    store.plant("new", archive, {"model.revision": "abc"})
+    assert store.identity("new") == {"model.revision": "abc"}
+    with pytest.raises(StoreError, match="planted already"):
+        store.plant("new", archive, {})
+    store.close()
 
 
 def test_nodes_are_listed_by_reward_or_age_without_the_pruned(store: SqliteStore, tmp_path: Path) -> None:

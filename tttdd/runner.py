@@ -10,45 +10,30 @@ commit in between.  Any other error fails the run, never the daemon.
 
 from __future__ import annotations
 
-import difflib
 import logging
-import time
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
-from typing import Any, Protocol
+from typing import Protocol
 
 import anyio
-import msgspec
 
 from judges.verdict import Verdict
 from tttdd import step
 from tttdd.board import Board
-from tttdd.config import Config, Grid, faults
+from tttdd.config import Config
 from tttdd.domain import identity
 from tttdd.domain.archive import Archive
-from tttdd.domain.prompt import TaskPrompt
-from tttdd.errors import Conflict, NotFound, Refused
+from tttdd.errors import Refused
 from tttdd.gate import Gate
-from tttdd.ports import Judge, ModelFiles, RunRecord, RunStore, WorkerDied
-from tttdd.protocol import GridSize, NodeInfo, RunInfo, RunState, StepRow, Submit, TaskInfo
+from tttdd.ports import Judge, ModelFiles, RunStore, WorkerDied
+from tttdd.protocol import RunInfo, RunState, Submit
+from tttdd.registry import Assignment, Catalog, Registry
 
 RESTARTS = 3
 BACKOFF_SECONDS = 2.0
 OPEN: tuple[RunState, ...] = ("queued", "running", "paused")
 
 _log = logging.getLogger("tttdd.runner")
-
-
-class Assignment(msgspec.Struct, frozen=True, kw_only=True):
-    """A task as a run uses it."""
-
-    info: TaskInfo
-    prompt: TaskPrompt
-    judge: Judge
-    texts: dict[str, str]
-    """What the run's identity hashes: instruction, judge, starter."""
-    starter: str
-    """The starter program as it is run; empty if the task has none."""
 
 
 class IdentityChanged(RuntimeError):
@@ -58,14 +43,6 @@ class IdentityChanged(RuntimeError):
         super().__init__(
             f"changed since the run was submitted: {', '.join(fields)}; restore them and resume, or submit a new run"
         )
-
-
-class Catalog(Protocol):
-    def names(self) -> list[str]: ...
-
-    def load(self, name: str) -> Assignment:
-        """Raises NotFound with the nearest name, or Refused when the task's files are at fault."""
-        ...
 
 
 class Workshop(Protocol):
@@ -80,10 +57,10 @@ class Workshop(Protocol):
     ) -> AbstractAsyncContextManager[step.World]: ...
 
 
-class Runner:
+class Runner(Registry):
     def __init__(self, config: Config, store: RunStore, board: Board, catalog: Catalog, workshop: Workshop) -> None:
-        self._config, self._store, self._board = config, store, board
-        self._catalog, self._workshop = catalog, workshop
+        super().__init__(config, store, catalog)
+        self._board, self._workshop = board, workshop
         self._gate = Gate()
         self._news = anyio.Event()
         self._in_hand: str | None = None
@@ -93,61 +70,10 @@ class Runner:
     # What the API asks
 
     def submit(self, request: Submit) -> RunInfo:
-        assignment = self._catalog.load(request.task)
-        config = self._configured(request)
-        for field, rule in faults(config):
-            raise Refused(f"{field}: {rule}", field=field)
-        name = request.name or self._free_name(request.task)
-        if name in self._names():
-            raise Conflict(f"there is a run named {name!r} already", field="name", hint="choose another name")
-        if config.prompt.style == "completion" and not assignment.prompt.starter:
-            raise Refused(f"task {request.task!r} has no region for completion style", field="task")
-        self._store.open_run(
-            RunRecord(
-                name=name,
-                task=request.task,
-                seed=request.seed,
-                grid=GridSize(config.grid.groups, config.grid.rollouts),
-                steps=config.grid.steps,
-                identity=self._identity(assignment, config, request.seed, None),
-                created=time.time(),
-            )
-        )
-        _log.info("run %s: submitted", name)
+        run = super().submit(request)
+        _log.info("run %s: submitted", run.run)
         self._wake()
-        return self.run(name)
-
-    def runs(self) -> list[RunInfo]:
-        return [self._told(run) for run in self._store.runs()]
-
-    def run(self, name: str) -> RunInfo:
-        return self._told(self._store.run(self._known(name)))
-
-    def steps(self, name: str) -> list[StepRow]:
-        return self._store.steps(self._known(name))
-
-    def archive(self, name: str, limit: int) -> list[NodeInfo]:
-        return self._store.nodes(self._known(name), limit)
-
-    def node(self, name: str, id: int) -> NodeInfo:
-        found = self._store.node(self._known(name), id)
-        if found is None:
-            raise NotFound(f"run {name!r} has no node {id}", field="node")
-        return found
-
-    def best(self, name: str) -> NodeInfo:
-        best = self._store.run(self._known(name)).best
-        if best is None:
-            raise Conflict(f"run {name!r} has no program yet", hint="its starter is judged when it starts")
-        return self.node(name, best.node)
-
-    def tasks(self) -> list[TaskInfo]:
-        return [self._catalog.load(name).info for name in self._catalog.names()]
-
-    async def verify(self, name: str, node: int | None) -> dict[str, Any]:
-        found = self.best(name) if node is None else self.node(name, node)
-        verdict = await self._catalog.load(self.run(name).task).judge.grade(found.program)
-        return {"node": found.node, **msgspec.to_builtins(verdict)}
+        return run
 
     def pause(self, name: str | None, release_gpus: bool) -> None:
         if name is None:
@@ -258,6 +184,8 @@ class Runner:
         )
         self._store.plant(run.run, archive, now)
 
+    # Parts of the above
+
     def _plan(self, run: RunInfo, assignment: Assignment) -> step.Plan:
         search = self._config.search
         return step.Plan(
@@ -273,69 +201,6 @@ class Runner:
             count=search.count,
             keep=self._config.checkpoints.keep,
         )
-
-    # Parts of the above
-
-    def _configured(self, request: Submit) -> Config:
-        """The daemon's configuration with what the request overrides."""
-        grid = self._config.grid
-        size = request.grid or GridSize(grid.groups, grid.rollouts)
-        wanted = Grid(groups=size.groups, rollouts=size.rollouts, steps=request.steps or grid.steps)
-        return msgspec.structs.replace(self._config, grid=wanted)
-
-    def _of(self, run: RunInfo) -> Config:
-        grid = Grid(groups=run.grid.groups, rollouts=run.grid.rollouts, steps=run.steps)
-        return msgspec.structs.replace(self._config, grid=grid)
-
-    def _identity(
-        self, assignment: Assignment, config: Config, seed: int, revision: str | None
-    ) -> dict[str, identity.Value]:
-        return identity.identity(
-            task=assignment.texts,
-            model={"source": config.model.path or config.model.package, "revision": revision},
-            settings={
-                "grid": config.grid,
-                "sampling": config.sampling,
-                "prompt": config.prompt,
-                "search": config.search,
-                "trainer": config.trainer,
-                "judges": {"time_limit": assignment.info.time_limit},
-            },
-            seed=seed,
-        )
-
-    def _told(self, run: RunInfo) -> RunInfo:
-        """With what only the task knows, if it is still there."""
-        try:
-            info = self._catalog.load(run.task).info
-        except (NotFound, Refused):
-            return run
-        return msgspec.structs.replace(run, target=info.target, objective_name=info.objective, direction=info.direction)
-
-    def _names(self) -> list[str]:
-        return [run.run for run in self._store.runs()]
-
-    def _known(self, name: str) -> str:
-        names = self._names()
-        if name not in names:
-            near = difflib.get_close_matches(name, names, n=1)
-            hint = f"did you mean {near[0]!r}?" if near else "GET /v1/runs lists the runs"
-            raise NotFound(f"there is no run named {name!r}", field="run", hint=hint)
-        return name
-
-    def _free_name(self, task: str) -> str:
-        names = self._names()
-        number = 1
-        while f"{task}-{number}" in names:
-            number += 1
-        return f"{task}-{number}"
-
-    def _must_be(self, name: str, *states: RunState) -> None:
-        state = self.run(name).state
-        if state not in states:
-            raise Conflict(
-                f"run {name!r} is {state}", field="run", hint=f"this needs a run that is {' or '.join(states)}"
-            )
 
     def _hold(self, release_gpus: bool) -> None:
         """Close the gate before the run in hand; what is in flight finishes, or ends with the workers."""

@@ -11,7 +11,6 @@ CREATE TABLE runs (
     groups     INTEGER NOT NULL,
     rollouts   INTEGER NOT NULL,
     identity   TEXT NOT NULL,                       -- JSON: what makes two runs the same experiment
-    config     TEXT NOT NULL,                       -- JSON: the configuration it was submitted under
     created    REAL NOT NULL,                       -- Unix time
     step       INTEGER NOT NULL DEFAULT 0,          -- step in hand; all below it are committed
     phase      TEXT NOT NULL DEFAULT 'ready' CHECK (phase IN ('ready', 'pending')),

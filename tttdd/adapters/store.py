@@ -13,9 +13,6 @@ import hashlib
 import sqlite3
 import time
 from pathlib import Path
-from typing import Any
-
-import msgspec
 
 from tttdd.adapters import rows
 from tttdd.adapters.database import Database, StoreError
@@ -24,24 +21,10 @@ from tttdd.domain import batch as packing
 from tttdd.domain.archive import Archive, Node
 from tttdd.domain.grid import Coordinate, SecondRelease
 from tttdd.domain.identity import Value
-from tttdd.ports import Pending, Ready, Release, Rollout
-from tttdd.protocol import GridSize, Proof, RunState
+from tttdd.ports import Pending, Ready, Release, Rollout, RunRecord
+from tttdd.protocol import Proof, RunState
 
-__all__ = ["ReleaseRow", "RunRecord", "SqliteStore", "StoreError"]
-
-
-class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """What a run is opened with and never changes."""
-
-    name: str
-    task: str
-    seed: int
-    steps: int
-    grid: GridSize
-    identity: dict[str, Value]
-    config: dict[str, Any]
-    created: float
-    """Unix time, seconds."""
+__all__ = ["ReleaseRow", "SqliteStore", "StoreError"]
 
 
 class SqliteStore(Views):
@@ -54,19 +37,26 @@ class SqliteStore(Views):
 
     # Writing: one transaction each
 
-    def open_run(self, record: RunRecord, archive: Archive) -> None:
-        """A new run, queued, with its seeds and release 0; raises StoreError when the name is taken."""
+    def open_run(self, record: RunRecord) -> None:
+        """A new run, queued, with release 0 and an empty archive; raises StoreError when the name is taken."""
         with self._database.transaction():
             if self._database.one("SELECT 1 FROM runs WHERE name = ?", record.name):
                 raise StoreError(f"a run named {record.name!r} exists already")
             self._database.change(
-                "INSERT INTO runs (name, task, state, seed, steps, groups, rollouts, identity, config, created)"
-                " VALUES (?, ?, 'queued', ?, ?, ?, ?, ?, ?, ?)",
+                "INSERT INTO runs (name, task, state, seed, steps, groups, rollouts, identity, created)"
+                " VALUES (?, ?, 'queued', ?, ?, ?, ?, ?, ?)",
                 *(record.name, record.task, record.seed, record.steps, record.grid.groups, record.grid.rollouts),
-                *(rows.to_json(record.identity), rows.to_json(record.config), record.created),
+                *(rows.to_json(record.identity), record.created),
             )
             self._add_release(record.name, Release(0), step=-1, load_id="")
-            self._save_archive(record.name, archive)
+
+    def plant(self, run: str, archive: Archive, identity: dict[str, Value]) -> None:
+        """The run's seeds and its whole identity, at once; raises StoreError when it has seeds already."""
+        with self._database.transaction():
+            if self._database.one("SELECT 1 FROM nodes WHERE run = ?", run):
+                raise StoreError(f"run {run} is planted already")
+            self._database.change("UPDATE runs SET identity = ? WHERE name = ?", rows.to_json(identity), run)
+            self._save_archive(run, archive)
 
     def set_state(self, run: str, state: RunState, reason: str = "") -> None:
         self._row(run)
@@ -136,7 +126,7 @@ class SqliteStore(Views):
     def archive(self, run: str) -> Archive:
         row = self._row(run)
         births = self._database.all("SELECT parent, reward, id FROM nodes WHERE run = ? AND parent NOTNULL", run)
-        (last,) = self._one("SELECT max(id) FROM nodes WHERE run = ?", run)
+        (last,) = self._one("SELECT coalesce(max(id), -1) FROM nodes WHERE run = ?", run)
         nodes = self._database.all(
             "SELECT nodes.*, source FROM nodes JOIN programs ON program = sha256"
             " WHERE run = ? AND NOT pruned ORDER BY id",
@@ -163,7 +153,8 @@ class SqliteStore(Views):
         """Numbers of the `keep` newest committed releases and of the one that sampled the best program."""
         newest = self._database.all("SELECT number FROM releases WHERE run = ? ORDER BY number DESC LIMIT ?", run, keep)
         top = self.best(run)
-        sampled = self._database.all("SELECT release FROM steps WHERE run = ? AND step = ?", run, top.step)
+        step = top.step if top else -1
+        sampled = self._database.all("SELECT release FROM steps WHERE run = ? AND step = ?", run, step)
         return {row["number"] for row in newest} | {row["release"] for row in sampled}
 
     # Parts of the above

@@ -41,9 +41,6 @@ class Views:
     def identity(self, run: str) -> dict[str, Value]:
         return rows.from_json(self._row(run), "identity", dict[str, Value])
 
-    def config(self, run: str) -> dict[str, Any]:
-        return rows.from_json(self._row(run), "config", dict[str, Any])
-
     def steps(self, run: str) -> list[StepRow]:
         return [
             rows.step_row(row) for row in self._database.all("SELECT * FROM steps WHERE run = ? ORDER BY step", run)
@@ -73,9 +70,10 @@ class Views:
         lineage = self._lineage(run, row["parent"])
         return rows.node_info(row, program=row["source"], output=row["output"], lineage=lineage)
 
-    def best(self, run: str) -> Best:
-        """The best program ever found; a starter's, if nothing beat it."""
-        return rows.best(self._one("SELECT * FROM nodes WHERE run = ? ORDER BY reward DESC, id LIMIT 1", run))
+    def best(self, run: str) -> Best | None:
+        """The best program ever found; a starter's, if nothing beat it; None before the run has seeds."""
+        row = self._database.one("SELECT * FROM nodes WHERE run = ? ORDER BY reward DESC, id LIMIT 1", run)
+        return rows.best(row) if row else None
 
     def starter(self, run: str) -> Best | None:
         """The starter program's result; None when the run began from nothing."""

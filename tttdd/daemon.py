@@ -1,0 +1,92 @@
+"""Composition root: open what lives as long as the daemon, serve the socket, work the queue, wait for a signal.
+
+lock state_dir -> store -> judges (starting) -> board, runner -> socket -> READY
+SIGTERM | SIGINT -> cancel everything, stop workers, close the store; a run in hand goes on at the next start
+"""
+
+from __future__ import annotations
+
+import fcntl
+import logging
+import signal
+import socket
+from collections.abc import Generator
+from contextlib import ExitStack, closing, contextmanager
+from pathlib import Path
+
+import anyio
+
+from tttdd import notify
+from tttdd.adapters.catalog import JudgeCatalog
+from tttdd.adapters.judge_pool import JudgePool
+from tttdd.adapters.store import SqliteStore, StoreError
+from tttdd.adapters.workshop import LocalWorkshop
+from tttdd.api import app, server
+from tttdd.board import Board, BoardLog
+from tttdd.config import Config
+from tttdd.runner import Runner
+
+_log = logging.getLogger("tttdd")
+
+
+class CannotStart(RuntimeError):
+    """Something that the daemon needs is taken or missing.  The message says what to do."""
+
+
+def run(config: Config, path: Path) -> None:
+    """Serve until SIGTERM or SIGINT; raises CannotStart."""
+    state_dir = Path(config.daemon.state_dir)
+    with ExitStack() as stack:
+        try:
+            stack.enter_context(_locked(state_dir))
+            sock = stack.enter_context(_listen(config))
+            store = stack.enter_context(closing(SqliteStore(state_dir)))
+        except (OSError, LookupError, StoreError, server.SocketInUse) as error:
+            raise CannotStart(str(error)) from None
+        anyio.run(_serve, config, path, sock, store)
+
+
+async def _serve(config: Config, path: Path, sock: socket.socket, store: SqliteStore) -> None:
+    state_dir = Path(config.daemon.state_dir)
+    async with JudgePool(config.judges) as judges:
+        board = Board(str(path), str(state_dir), lambda: runner.runs(), judges.info)
+        logging.getLogger("tttdd").addHandler(BoardLog(board))
+        workshop = LocalWorkshop(config, store, state_dir)
+        runner = Runner(config, store, board, JudgeCatalog(config, judges), workshop)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(_until_signal, tasks.cancel_scope)
+            tasks.start_soon(notify.watchdog)
+            tasks.start_soon(runner.work)
+            await server.serve(sock, app.build(runner, board, group=config.daemon.group), ready=_ready)
+
+
+def _ready() -> None:
+    _log.info("ready")
+    notify.ready()
+
+
+def _listen(config: Config) -> socket.socket:
+    return server.from_systemd() or server.bind(Path(config.daemon.socket), config.daemon.group)
+
+
+async def _until_signal(scope: anyio.CancelScope) -> None:
+    with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+        async for number in signals:
+            _log.info("%s: stopping", signal.Signals(number).name)
+            notify.stopping()
+            scope.cancel()
+            return
+
+
+@contextmanager
+def _locked(state_dir: Path) -> Generator[None]:
+    """One daemon per state_dir: the lock goes with the process, however it ends."""
+    state_dir.mkdir(parents=True, exist_ok=True)
+    with (state_dir / "lock").open("w") as handle:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise CannotStart(
+                f"{state_dir}: another daemon uses this state_dir; stop it, or give another --state-dir"
+            ) from None
+        yield

@@ -1,0 +1,126 @@
+"""A program in, a verdict out: one task's sandbox limits, entry point and grader put together.
+
+    program -> Sandbox.run -> Outcome -> rejected with its class and one line of detail
+                                      -> artifact (JSON bytes) -> Grader.grade -> Verdict
+
+The time limit is one setting: told in the instruction, given as `budget_s`, and enforced at KILL_FACTOR times.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+
+
+import msgspec
+
+from judges.grader import Grader
+from judges.sandbox import Level, Limits, Outcome, Sandbox, Ticket
+from judges.sandbox.messages import Failure
+from judges.task import KILL_FACTOR, Task
+from judges.text import printable
+from judges.verdict import Reason, Verdict
+
+DETAIL_CHARACTERS = 500
+_MEMORY_SHARE = 0.5
+"""Of the machine's memory that one program may address, where its task asks for more."""
+_GIB = 1 << 30
+
+
+class Evaluator:
+    """Grades programs of one task.  Blocking, any thread; `sandbox` and `grader` may serve others, too."""
+
+    def __init__(self, task: Task, time_limit: float, sandbox: Sandbox, grader: Grader) -> None:
+        self._task, self._sandbox, self._grader = task, sandbox, grader
+        self._entry = task.entry_for(time_limit)
+        self._limits = limits_of(task, time_limit)
+
+    def grade(self, program: str, ticket: Ticket | None = None) -> Verdict:
+        """Run and grade.  Raises JudgeDied when a process of ours fails, GraderFailed when the task's judge does."""
+        outcome = self._sandbox.run(program, self._entry, self._limits, ticket)
+        artifact = outcome.result[1:]
+        if refused := self._rejection(outcome):
+            verdict = _rejected(*refused)
+        else:
+            verdict = self._grader.grade(self._task.judge, artifact)
+        return msgspec.structs.replace(
+            verdict,
+            detail=printable(verdict.detail)[:DETAIL_CHARACTERS],
+            output=printable(outcome.output),
+            seconds=outcome.seconds,
+            peak_bytes=outcome.peak_bytes,
+        )
+
+    def cancel(self, ticket: Ticket) -> None:
+        self._sandbox.cancel(ticket)
+
+    def _rejection(self, outcome: Outcome) -> tuple[Reason, str] | None:
+        """Why there is nothing to grade; our own marks come before the child's word."""
+        limits = self._limits
+        match outcome.ending:
+            case "cancelled":
+                return "crash", "it was cancelled"
+            case "wall":
+                return "timeout", f"it ran for more than {limits.wall_seconds:g} s and was killed"
+            case "output":
+                return "output", f"it printed more than {limits.output_bytes >> 20} MiB"
+            case "result":
+                return "output", f"it returned more than {limits.result_bytes >> 20} MiB"
+            case "exited":
+                return _ended(outcome, limits)
+
+
+def limits_of(task: Task, time_limit: float) -> Limits:
+    """A program may address what its task grants, but no more than a share of the machine's memory."""
+    wall = time_limit * KILL_FACTOR
+    machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return Limits(
+        wall_seconds=wall,
+        cpu_seconds=math.ceil(wall * task.limits.cpus),
+        cpus=task.limits.cpus,
+        memory_bytes=int(min(task.limits.memory_gib * _GIB, machine * _MEMORY_SHARE)),
+    )
+
+
+@contextmanager
+def evaluator(task: Task, time_limit: float, level: Level = "namespaces") -> Iterator[Evaluator]:
+    """An Evaluator with a sandbox and a grader of its own."""
+    with ExitStack() as stack:
+        grader = stack.enter_context(Grader())  # first: it starts in the background
+        sandbox = stack.enter_context(Sandbox(level))
+        yield Evaluator(task, time_limit, sandbox, grader)
+
+
+def _ended(outcome: Outcome, limits: Limits) -> tuple[Reason, str] | None:
+    if os.WIFSIGNALED(outcome.wait_status):
+        return _signalled(os.WTERMSIG(outcome.wait_status), outcome, limits)
+    if outcome.result.startswith(b"E"):
+        return _failure(outcome.result[1:])
+    if code := os.WEXITSTATUS(outcome.wait_status):
+        return "crash", f"it ended with exit status {code}"
+    if not outcome.result.startswith(b"R"):
+        return "no result", "it ended before it returned a result"
+    return None
+
+
+def _signalled(number: int, outcome: Outcome, limits: Limits) -> tuple[Reason, str]:
+    if number in (signal.SIGKILL, signal.SIGXCPU) and outcome.cpu_seconds >= limits.cpu_seconds:
+        return "timeout", f"it used more than {limits.cpu_seconds} s of processor time and was killed"
+    if number == signal.SIGKILL:
+        return "memory", "the system killed it, most likely because memory ran out"
+    return "crash", f"it was killed by {signal.Signals(number).name}"
+
+
+def _failure(told: bytes) -> tuple[Reason, str]:
+    try:
+        failure = msgspec.json.decode(told, type=Failure)
+    except msgspec.DecodeError:
+        return "no result", "it wrote something of its own in place of a result"
+    return failure.reason, failure.detail
+
+
+def _rejected(reason: Reason, detail: str) -> Verdict:
+    return Verdict(valid=False, reason=reason, detail=detail)

@@ -1,0 +1,99 @@
+"""Grades n circles in the unit square: the reward is the sum of radii, recomputed.
+
+Every circle inside and every pair apart, each with slack 1e-12.  The sum grows about ten times as fast as the slack,
+so the verdict also says, in exact rationals, whether the packing holds at ZERO slack, and the sum after the smallest
+uniform shrink of the radii that makes it hold.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from fractions import Fraction
+from itertools import combinations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from judges.decode import Rejected, decode
+from judges.verdict import Verdict
+
+SLACK = 1e-12
+Circle = tuple[Fraction, Fraction, Fraction]
+
+
+def grade(artifact: bytes, n: int, record: float) -> Verdict:
+    """`artifact`: JSON of (centers (n, 2), radii (n,), sum).  A sum above `record` can only come from the slack."""
+    try:
+        centers, radii, reported = _returned(artifact, n)
+        _check(centers, radii, reported)
+    except Rejected as rejected:
+        return rejected.verdict
+    total = float(radii.sum())
+    return Verdict(
+        valid=True,
+        reward=total,
+        objective=total,
+        reported=reported,
+        artifact_sha256=hashlib.sha256(artifact).hexdigest(),
+        certificate=_certificate(centers, radii, total, record),
+    )
+
+
+def _returned(artifact: bytes, n: int) -> tuple[NDArray[np.float64], NDArray[np.float64], float]:
+    expected = f"(centers, radii, sum): {n} pairs of numbers, {n} numbers, one number"
+    shape = tuple[list[tuple[float, float]], list[float], float]
+    centers, radii, reported = decode(artifact, shape, expected)
+    if len(centers) != n or len(radii) != n:
+        raise Rejected("wrong shape", f"{len(centers)} centers and {len(radii)} radii; expected {expected}", reported)
+    return np.array(centers), np.array(radii), reported
+
+
+def _check(centers: NDArray[np.float64], radii: NDArray[np.float64], reported: float) -> None:
+    """Raises Rejected with the worst break of the rules."""
+    if radii.min() < 0:
+        circle = int(radii.argmin())
+        raise Rejected("constraint", f"circle {circle} has the negative radius {radii[circle]:.6g}", reported)
+    beyond = np.maximum(radii[:, None] - centers, centers + radii[:, None] - 1).max(axis=1)
+    if not beyond.max() <= SLACK:
+        circle = int(beyond.argmax())
+        raise Rejected("constraint", f"circle {circle} leaves the unit square by {beyond[circle]:.1e}", reported)
+    first, second = np.triu_indices(len(radii), 1)
+    gaps = centers[first] - centers[second]
+    overlaps = radii[first] + radii[second] - np.hypot(gaps[:, 0], gaps[:, 1])
+    if not overlaps.max() <= SLACK:
+        pair = int(overlaps.argmax())
+        detail = f"overlap of circles {first[pair]} and {second[pair]} by {overlaps[pair]:.1e}"
+        raise Rejected("constraint", detail, reported)
+
+
+def _certificate(
+    centers: NDArray[np.float64], radii: NDArray[np.float64], total: float, record: float
+) -> dict[str, str | float | bool]:
+    circles = [
+        (Fraction(x), Fraction(y), Fraction(r)) for (x, y), r in zip(centers.tolist(), radii.tolist(), strict=True)
+    ]
+    scale = _largest_scale(circles)
+    return {
+        "feasible_at_zero_slack": scale == 1,
+        "sum_after_shrink": math.fsum(radii.tolist()) * max(scale, 0.0),
+        "tolerance_exploitation": total > record,
+    }
+
+
+def _largest_scale(circles: list[Circle]) -> float:
+    """The largest double <= 1 by which all radii can be multiplied so that everything holds exactly; negative when
+    a center itself lies outside."""
+    walls = [room / r for x, y, r in circles if r > 0 for room in (x, 1 - x, y, 1 - y)]
+    squares = [
+        ((x - u) ** 2 + (y - v) ** 2) / (r + s) ** 2 for (x, y, r), (u, v, s) in combinations(circles, 2) if r + s > 0
+    ]
+    scale = float(min([*walls, Fraction(1)]))
+    while scale > 0 and Fraction(scale) > min([*walls, Fraction(1)]):
+        scale = math.nextafter(scale, -1)
+    closest = min([*squares, Fraction(1)])
+    if Fraction(max(scale, 0.0)) ** 2 > closest:
+        scale = math.sqrt(closest)
+        while Fraction(scale) ** 2 > closest:
+            scale = math.nextafter(scale, -1)
+    return scale

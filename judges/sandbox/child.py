@@ -1,0 +1,213 @@
+"""One contained child: contain this process for good, then run the program it was cloned for, then end.
+
+    descriptors -> namespaces -> limits -> user -> Landlock -> seccomp -> program -> entry function -> JSON -> exit
+
+Nothing that the program can see holds a secret, and nothing that it returns is believed: the bytes on the result
+pipe go to a grader that never ran a program.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import io
+import json
+import linecache
+import os
+import resource
+import signal
+import sys
+import traceback
+import types
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+import msgspec
+import numpy as np
+
+from judges.sandbox import landlock, limits, linux, namespaces, seccomp
+from judges.sandbox.messages import Entry, Failure, Launch, Refused
+
+PROGRAM, RESULT, STATUS = 10, 11, 12
+_ABOVE = 200
+_TRACEBACK_FRAMES = 20
+_NAME = "<program>"
+
+
+class Containment(msgspec.Struct, frozen=True):
+    """What the zygote found that this machine can do."""
+
+    owner: namespaces.Owner | None
+    """None: no namespaces, level `process`."""
+    landlock: bool
+    seccomp: bool
+    readable: list[str]
+    ids: tuple[int, int]
+    """User and group of the zygote."""
+
+
+def main(launch: Launch, descriptors: Sequence[int], containment: Containment) -> NoReturn:
+    """`descriptors`: program, result, output, status.  Whatever happens, this process ends here."""
+    try:
+        _take_descriptors(descriptors)
+        source = _contained(launch, containment)
+        os._exit(_run(source, launch.entry))
+    finally:  # a program's exception can fail in its own __str__
+        os._exit(1)
+
+
+def _contained(launch: Launch, containment: Containment) -> bytes:
+    """The program's source, once there is no way back."""
+    try:
+        _contain(launch, containment)
+    except OSError as error:
+        os.write(STATUS, msgspec.json.encode(Refused(f"cannot contain a program: {error}")) + b"\n")
+        os._exit(1)
+    source = os.pread(PROGRAM, os.fstat(PROGRAM).st_size, 0)
+    os.close(STATUS)
+    os.close(PROGRAM)
+    return source
+
+
+def _take_descriptors(descriptors: Sequence[int]) -> None:
+    """Standard streams and three fixed numbers; every other descriptor of the zygote is closed."""
+    program, result, output, status = (fcntl.fcntl(each, fcntl.F_DUPFD, _ABOVE) for each in descriptors)
+    for source, target in ((output, 1), (output, 2), (program, PROGRAM), (result, RESULT), (status, STATUS)):
+        os.dup2(source, target)
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    os.closerange(3, PROGRAM)
+    os.closerange(STATUS + 1, resource.getrlimit(resource.RLIMIT_NOFILE)[0])
+
+
+def _contain(launch: Launch, containment: Containment) -> None:
+    signal.set_wakeup_fd(-1)
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    os.setsid()
+    os.umask(0o077)
+    limits.die_first_when_memory_is_short()
+    limits.pin(launch.slot, launch.limits.cpus)
+    if containment.owner is not None:
+        namespaces.settle(containment.owner, containment.ids, launch.limits.files_bytes)
+    _limit_and_give_up_rights(launch, containment)
+    linux.prctl(linux.PR_SET_PDEATHSIG, signal.SIGKILL)  # a change of user clears it, so only now
+    linux.prctl(linux.PR_SET_NO_NEW_PRIVS, 1)
+    if containment.landlock:
+        writable = [namespaces.SCRATCH] if containment.owner else []
+        landlock.restrict([*containment.readable, "/proc/self", "/proc/cpuinfo", "/proc/meminfo"], writable)
+    if containment.seccomp:
+        seccomp.install()
+
+
+def _limit_and_give_up_rights(launch: Launch, containment: Containment) -> None:
+    """An own user where the zygote is root.  Without a root of its own it may need to pass closed folders above the
+    interpreter: it keeps the right to read, which Landlock narrows to the libraries."""
+    is_root, owner = containment.ids[0] == 0, containment.owner
+    own_number = is_root and owner != "user"
+    limits.apply(launch.limits, may_write=owner is not None, own_user=own_number or owner == "user")
+    linux.prctl(linux.PR_SET_KEEPCAPS, 1)
+    if own_number:
+        user = namespaces.SLOT_UID + launch.slot
+        os.setgroups([])
+        os.setresgid(user, user, user)
+        os.setresuid(user, user, user)
+    reads_anywhere = own_number and owner is None and containment.landlock
+    linux.keep_capabilities(linux.CAP_DAC_READ_SEARCH if reads_anywhere else 0)
+    linux.prctl(linux.PR_SET_DUMPABLE, 0)
+
+
+def _run(source: bytes, entry: Entry) -> int:
+    """The exit status.  Result or failure is on the result pipe, tracebacks are on the output."""
+    stream = io.TextIOWrapper(io.FileIO(1, "w", closefd=False), "utf-8", "backslashreplace", write_through=True)
+    sys.stdout = sys.stderr = sys.__stdout__ = sys.__stderr__ = stream
+    try:
+        answer = b"R" + _call(source, entry)
+    except _Failed as failed:
+        answer = b"E" + msgspec.json.encode(failed.failure)
+    _write(answer)
+    return 0
+
+
+class _Failed(Exception):
+    def __init__(self, failure: Failure) -> None:
+        self.failure = failure
+
+
+def _call(source: bytes, entry: Entry) -> bytes:
+    """JSON of what the entry function returned.  Raises _Failed with the class of what went wrong."""
+    module = types.ModuleType("__program__")
+    sys.modules["__program__"] = module
+    try:
+        code = _compiled(source)
+        exec(code, module.__dict__)
+        function = getattr(module, entry.function, None)
+        if not callable(function):
+            raise _Failed(Failure("no result", f"the program defines no function {entry.function}"))
+        value: Any = function(**entry.kwargs)
+        return _encoded(value, entry.function)
+    except _Failed:
+        raise
+    except BaseException as error:  # noqa: BLE001  SystemExit and KeyboardInterrupt are the program's, too
+        raise _Failed(_failure(error)) from None
+
+
+def _compiled(source: bytes) -> types.CodeType:
+    try:
+        text = source.decode()
+        linecache.cache[_NAME] = (len(text), None, text.splitlines(True), _NAME)
+        return compile(text, _NAME, "exec")
+    except (SyntaxError, ValueError) as error:  # ValueError: null bytes, invalid UTF-8
+        line = f" (line {error.lineno})" if isinstance(error, SyntaxError) and error.lineno else ""
+        message = error.msg if isinstance(error, SyntaxError) else str(error)
+        raise _Failed(Failure("syntax", _plain(f"{type(error).__name__}: {message}{line}"))) from None
+
+
+def _failure(error: BaseException) -> Failure:
+    words = _plain(f"{type(error).__name__}: {error}{_line_of(error)}")
+    match error:
+        case SystemExit():
+            return Failure("no result", f"the program ended itself before it returned: {words}")
+        case MemoryError():
+            return Failure("memory", words)
+        case _:
+            _show(error)
+            return Failure("import" if isinstance(error, ImportError) else "exception", words)
+
+
+def _line_of(error: BaseException) -> str:
+    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == _NAME]
+    return f" (line {lines[-1]})" if lines else ""
+
+
+def _show(error: BaseException) -> None:
+    """The traceback as the program's own run would print it: without our frame."""
+    inner = error.__traceback__.tb_next if error.__traceback__ else None
+    traceback.print_exception(error.with_traceback(inner), limit=-_TRACEBACK_FRAMES)
+
+
+def _plain(text: str) -> str:
+    """Valid UTF-8, one line, short."""
+    return " ".join(text.encode("utf-8", "backslashreplace").decode()[:500].split())
+
+
+def _encoded(value: Any, function: str) -> bytes:
+    try:
+        return json.dumps(_as_json(value)).encode()
+    except (TypeError, ValueError, RecursionError) as error:
+        detail = f"{function} returned a value that is not made of numbers and lists: {error}"
+        raise _Failed(Failure("wrong type", _plain(detail))) from None
+
+
+def _as_json(value: Any) -> Any:
+    if isinstance(value, np.ndarray):
+        return value.tolist()
+    if isinstance(value, np.generic):
+        return value.item()
+    if isinstance(value, list | tuple):
+        return [_as_json(each) for each in value]
+    return value
+
+
+def _write(answer: bytes) -> None:
+    view = memoryview(answer)
+    while view:
+        view = view[os.write(RESULT, view) :]

@@ -1,0 +1,219 @@
+"""The client of the zygote: blocking, any thread; many programs can be in flight at once.
+
+    run: pipes + sealed memfd -> Launch -> collect result, output and status until Ended, or Kill at a limit
+
+The wall clock of a program starts when its child does.  Failures of ours raise JudgeDied; the next run starts a
+new zygote where the old one is gone.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import itertools
+import os
+import socket
+import subprocess
+import sys
+import threading
+from types import TracebackType
+from typing import Self
+
+import msgspec
+
+from judges.sandbox.collect import Collector
+from judges.sandbox.messages import Entry, Hello, JudgeDied, Kill, Launch, Level, Limits, Outcome
+
+ENVIRONMENT = {
+    "PATH": "/usr/bin:/bin",
+    "LANG": "C.UTF-8",
+    "HOME": "/scratch",
+    "TMPDIR": "/scratch",
+    "OMP_NUM_THREADS": "1",
+    "OPENBLAS_NUM_THREADS": "1",
+    "MKL_NUM_THREADS": "1",
+    "MALLOC_ARENA_MAX": "2",
+}
+"""All that a program sees of an environment: read before numpy is imported."""
+
+START_SECONDS = 60.0
+STOP_SECONDS = 5.0
+_HELLO_BYTES = 1 << 16
+_SEALS = fcntl.F_SEAL_SEAL | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE
+
+
+class Ticket:
+    """Made before a `run` and given to it, to cancel that run from another thread."""
+
+    def __init__(self) -> None:
+        self.cancelled = False
+        self.kill: Kill | None = None
+        """How to end the program; set while it runs."""
+
+
+class _Zygote:
+    """One zygote process and the line to it."""
+
+    def __init__(self, level: Level) -> None:
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.control = ours
+        with theirs:
+            command = [
+                sys.executable,
+                "-I",
+                "-m",
+                "judges.sandbox.zygote",
+                str(theirs.fileno()),
+                str(os.getpid()),
+                level,
+            ]
+            self.process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                env=ENVIRONMENT,
+                pass_fds=[theirs.fileno()],
+                start_new_session=True,
+            )
+        self.hello = self._greeted()
+
+    def _greeted(self) -> Hello:
+        self.control.settimeout(START_SECONDS)
+        try:
+            packet = self.control.recv(_HELLO_BYTES)
+        except (TimeoutError, ConnectionResetError):
+            packet = b""
+        self.control.settimeout(None)
+        if not packet:
+            self.end()
+            raise JudgeDied(f"the sandbox's zygote did not start (exit status {self.process.returncode})")
+        return msgspec.json.decode(packet, type=Hello)
+
+    def alive(self) -> bool:
+        return self.process.poll() is None
+
+    def end(self) -> None:
+        self.control.close()
+        try:
+            self.process.wait(STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+
+
+class Sandbox:
+    """`with Sandbox() as sandbox: sandbox.run(program, Entry("run"), limits)`."""
+
+    def __init__(self, level: Level = "namespaces") -> None:
+        self._wanted: Level = level
+        self._zygote: _Zygote | None = None
+        self._closed = False
+        self._lock = threading.Lock()
+        self._ids = itertools.count(1)
+        self._slots: set[int] = set()
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None):
+        self.close()
+
+    def start(self) -> None:
+        """Start the zygote unless it runs.  Takes about a second.  Raises JudgeDied when it does not come up."""
+        self._alive()
+
+    def close(self) -> None:
+        """End the zygote, and with it every program that still runs."""
+        with self._lock:
+            self._closed = True
+            if self._zygote is not None:
+                self._zygote.end()
+                self._zygote = None
+
+    @property
+    def level(self) -> Level | None:
+        """Containment in force; None before the start."""
+        return self._zygote.hello.level if self._zygote else None
+
+    @property
+    def missing(self) -> list[str]:
+        """What that level does not contain on this machine, in words."""
+        return self._zygote.hello.missing if self._zygote else []
+
+    @property
+    def pid(self) -> int | None:
+        return self._zygote.process.pid if self._zygote else None
+
+    def run(self, program: str, entry: Entry, limits: Limits, ticket: Ticket | None = None) -> Outcome:
+        """Run `program` in a new child and wait for its end, however it comes.
+
+        Raises JudgeDied when the zygote dies or the child can't be made.
+        """
+        ticket = ticket or Ticket()
+        slot = self._take_slot()
+        try:
+            return self._run(program, Launch(next(self._ids), slot, entry, limits), ticket)
+        finally:
+            with self._lock:
+                self._slots.remove(slot)
+
+    def cancel(self, ticket: Ticket) -> None:
+        """End the run of `ticket`, or keep it from starting: its Outcome says `cancelled`."""
+        with self._lock:
+            ticket.cancelled = True
+            if ticket.kill is not None and self._zygote is not None:
+                _send(self._zygote.control, ticket.kill)
+
+    def _run(self, program: str, launch: Launch, ticket: Ticket) -> Outcome:
+        control = self._alive().control
+        with Collector(launch.limits, lambda: _send(control, Kill(launch.id))) as collector:
+            with self._lock:
+                if ticket.cancelled:
+                    return collector.outcome("cancelled")
+                _send_launch(control, launch, program, collector.ends)
+                ticket.kill = Kill(launch.id)
+            collector.close_ends()
+            try:
+                ending = collector.collect()
+            finally:
+                with self._lock:
+                    ticket.kill = None
+            return collector.outcome("cancelled" if ticket.cancelled else ending)
+
+    def _alive(self) -> _Zygote:
+        with self._lock:
+            if self._closed:
+                raise JudgeDied("the sandbox is closed")
+            if self._zygote is not None and not self._zygote.alive():
+                self._zygote.end()
+                self._zygote = None
+            if self._zygote is None:
+                self._zygote = _Zygote(self._wanted)
+            return self._zygote
+
+    def _take_slot(self) -> int:
+        with self._lock:
+            slot = next(number for number in itertools.count() if number not in self._slots)
+            self._slots.add(slot)
+            return slot
+
+
+def _send(control: socket.socket, request: Kill) -> None:
+    """A kill for a zygote that is gone has nothing to do."""
+    try:
+        control.send(msgspec.json.encode(request))
+    except OSError:
+        pass
+
+
+def _send_launch(control: socket.socket, launch: Launch, program: str, ends: list[int]) -> None:
+    memory = os.memfd_create("program", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    try:
+        with open(memory, "wb", closefd=False) as file:
+            file.write(program.encode("utf-8", "surrogatepass"))
+        fcntl.fcntl(memory, fcntl.F_ADD_SEALS, _SEALS)
+        socket.send_fds(control, [msgspec.json.encode(launch)], [memory, *ends])
+    except OSError as error:
+        raise JudgeDied(f"the sandbox's zygote is gone: {error}") from None
+    finally:
+        os.close(memory)

@@ -1,0 +1,141 @@
+"""Collects what one child writes until it has ended: result, output and status pipes, under the limits.
+
+The client keeps at most the result's size and the output's tail; a child that writes more, or runs for longer than
+its wall clock allows, is killed, and the reason is our own mark, never the child's word.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from types import TracebackType
+from typing import Self
+
+import msgspec
+
+from judges.sandbox.messages import Ended, Ending, JudgeDied, Limits, Outcome, Refused, Report, Started
+
+TAIL_BYTES = 1 << 16
+_CHUNK = 1 << 16
+_decoder = msgspec.json.Decoder(Report)
+
+
+class Collector:
+    """`ends` are the child's ends of the pipes, in the order result, output, status."""
+
+    def __init__(self, limits: Limits, kill: Callable[[], None]) -> None:
+        self._limits, self._kill = limits, kill
+        self._killed: Ending | None = None
+        self._started: float | None = None
+        self._ended: Ended | None = None
+        self._result, self._output, self._reports = bytearray(), bytearray(), bytearray()
+        self._printed = 0
+        pairs = [os.pipe2(os.O_CLOEXEC) for _ in range(3)]
+        self._pipes = [ours for ours, _ in pairs]
+        self.ends = [theirs for _, theirs in pairs]
+        for descriptor in self._pipes:
+            os.set_blocking(descriptor, False)
+        self._poll = select.poll()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None):
+        self.close_ends()
+        for descriptor in self._pipes:
+            os.close(descriptor)
+
+    def close_ends(self) -> None:
+        while self.ends:
+            os.close(self.ends.pop())
+
+    def collect(self) -> Ending:
+        """Until the child has ended.  Raises JudgeDied when the zygote ends first or refuses the child."""
+        for descriptor in self._pipes:
+            self._poll.register(descriptor, select.POLLIN)
+        while self._ended is None:
+            for descriptor, _ in self._poll.poll(self._patience()):
+                if not self._take(descriptor):
+                    self._finish(descriptor)
+            if self._left() <= 0:
+                self._end("wall")
+        for descriptor in self._pipes[:2]:
+            self._drain(descriptor)
+        return self._killed or "exited"
+
+    def outcome(self, ending: Ending) -> Outcome:
+        ended = self._ended or Ended(0.0, 0, 0.0, 0)
+        return Outcome(
+            ending=ending,
+            wait_status=ended.wait_status,
+            result=bytes(self._result[: self._limits.result_bytes]),
+            output=bytes(self._output[-TAIL_BYTES:]),
+            seconds=ended.at - (self._started or ended.at),
+            cpu_seconds=ended.cpu_seconds,
+            peak_bytes=ended.peak_bytes,
+        )
+
+    def _left(self) -> float:
+        """Seconds of wall clock; without end before the child has started and after it was killed."""
+        if self._started is None or self._killed:
+            return float("inf")
+        return self._started + self._limits.wall_seconds - time.monotonic()
+
+    def _patience(self) -> float | None:
+        left = self._left()
+        return None if left == float("inf") else max(left, 0.0) * 1000 + 1
+
+    def _end(self, why: Ending) -> None:
+        if self._killed is None:
+            self._killed = why
+            self._kill()
+
+    def _drain(self, descriptor: int) -> None:
+        with suppress(BlockingIOError):
+            while self._killed is None and self._take(descriptor):
+                pass
+
+    def _take(self, descriptor: int) -> bool:
+        """Read once; False at the end of the pipe."""
+        data = os.read(descriptor, _CHUNK)
+        result, output, _ = self._pipes
+        if descriptor == result:
+            self._take_result(data)
+        elif descriptor == output:
+            self._take_output(data)
+        else:
+            self._take_reports(data)
+        return bool(data)
+
+    def _finish(self, descriptor: int) -> None:
+        if descriptor == self._pipes[2] and self._ended is None:
+            raise JudgeDied("the sandbox's zygote ended while a program ran")
+        self._poll.unregister(descriptor)
+
+    def _take_result(self, data: bytes) -> None:
+        if len(self._result) <= self._limits.result_bytes:
+            self._result += data
+        if len(self._result) > self._limits.result_bytes:
+            self._end("result")
+
+    def _take_output(self, data: bytes) -> None:
+        self._printed += len(data)
+        self._output = (self._output + data)[-2 * TAIL_BYTES :]
+        if self._printed > self._limits.output_bytes:
+            self._end("output")
+
+    def _take_reports(self, data: bytes) -> None:
+        self._reports += data
+        while (end := self._reports.find(b"\n")) >= 0:
+            line = bytes(self._reports[:end])
+            del self._reports[: end + 1]
+            match _decoder.decode(line):
+                case Started(at=at):
+                    self._started = at
+                case Ended() as ended:
+                    self._ended = ended
+                case Refused(message=message):
+                    raise JudgeDied(message)

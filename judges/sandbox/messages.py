@@ -1,0 +1,106 @@
+"""What goes between the sandbox's client and its zygote, and what `Sandbox.run` takes and gives.
+
+client -> zygote   Launch (with four descriptors) | Kill          one packet each on the control socket
+zygote -> client   Hello once; per program, on its status pipe: Started, then Ended or Refused
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+Level = Literal["namespaces", "process"]
+Ending = Literal["exited", "wall", "output", "result", "cancelled"]
+
+
+class JudgeDied(RuntimeError):
+    """A process of ours (zygote or grader) ended, or the machine refused it a child.  Never the program's fault:
+    the call can be repeated, and the next one starts a new process where that is needed."""
+
+
+class Entry(msgspec.Struct, frozen=True):
+    """The function of the program that is called, by keyword arguments."""
+
+    function: str
+    kwargs: dict[str, int | float] = {}
+
+
+class Limits(msgspec.Struct, frozen=True, kw_only=True):
+    """What one program may use.  Seconds and bytes."""
+
+    wall_seconds: float
+    cpu_seconds: int
+    """Of all its threads together; RLIMIT_CPU knows whole seconds only."""
+    cpus: int = 1
+    memory_bytes: int = 1 << 30
+    """Of address space."""
+    files_bytes: int = 16 << 20
+    """All files of its private /tmp together."""
+    threads: int = 64
+    output_bytes: int = 4 << 20
+    """What it may print before it is killed."""
+    result_bytes: int = 8 << 20
+
+
+class Outcome(msgspec.Struct, frozen=True, kw_only=True):
+    """How one program ended."""
+
+    ending: Ending
+    """`exited` by itself or by the kernel's hand, or killed by us at the limit named."""
+    wait_status: int
+    """As from wait(2)."""
+    result: bytes
+    """Bytes of the result pipe, at most `result_bytes`: b"R" + JSON, or b"E" + JSON of a Failure, or anything."""
+    output: bytes
+    """Tail of what it printed."""
+    seconds: float
+    """Wall clock from the child's start to its end."""
+    cpu_seconds: float
+    peak_bytes: int
+
+
+class Failure(msgspec.Struct, frozen=True):
+    """The child's own word on why there is no result.  A program can forge it, and only harm itself."""
+
+    reason: Literal["syntax", "import", "exception", "memory", "no result", "wrong type"]
+    detail: str
+
+
+class Launch(msgspec.Struct, frozen=True, tag="launch"):
+    id: int
+    slot: int
+    """Smallest number free among the running programs: picks the user id and the processors."""
+    entry: Entry
+    limits: Limits
+
+
+class Kill(msgspec.Struct, frozen=True, tag="kill"):
+    id: int
+
+
+class Hello(msgspec.Struct, frozen=True, tag="hello"):
+    level: Level
+    missing: list[str]
+
+
+class Started(msgspec.Struct, frozen=True, tag="started"):
+    at: float
+    """Monotonic clock, which all processes of a machine share."""
+
+
+class Ended(msgspec.Struct, frozen=True, tag="ended"):
+    at: float
+    wait_status: int
+    cpu_seconds: float
+    peak_bytes: int
+
+
+class Refused(msgspec.Struct, frozen=True, tag="refused"):
+    """The child could not be made or contained."""
+
+    message: str
+
+
+Request = Launch | Kill
+Report = Started | Ended | Refused

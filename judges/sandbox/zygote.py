@@ -1,0 +1,182 @@
+"""The warm process: has imported numpy and scipy, and clones one contained child per program.
+
+    control socket: Launch + descriptors -> clone -> Started on the status pipe;  Kill -> SIGKILL
+    SIGCHLD: reap, end what is left of the child's session, Ended on the status pipe
+
+One thread, no secret, a clean environment.  Ends when its control socket or its parent does; its children die
+with it.  (No parent-death signal: that follows the client's thread, which may be a short-lived one.)
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import select
+import signal
+import socket
+import sys
+import time
+
+import msgspec
+
+from judges.sandbox import child, landlock, namespaces, seccomp
+from judges.sandbox.messages import Ended, Hello, Kill, Launch, Refused, Report, Request, Started
+
+DESCRIPTORS = 4
+PACKET_BYTES = 1 << 16
+_SEED = 42
+_decoder = msgspec.json.Decoder(Request)
+
+
+class Running(msgspec.Struct, frozen=True):
+    id: int
+    status: int
+    """Write end of the client's status pipe."""
+
+
+class Zygote:
+    def __init__(self, control: socket.socket, containment: child.Containment) -> None:
+        self._control, self._containment = control, containment
+        self._running: dict[int, Running] = {}
+
+    def serve(self, parent: int) -> None:
+        """Until the client closes the socket or ends."""
+        woken, wake = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
+        poll = select.poll()
+        for descriptor in (self._control.fileno(), woken, parent):
+            poll.register(descriptor, select.POLLIN)
+        while True:
+            ready = [descriptor for descriptor, _ in poll.poll()]
+            if woken in ready:
+                os.read(woken, 4096)
+                self._reap()
+            if parent in ready or (self._control.fileno() in ready and not self._obey()):
+                return
+
+    def _obey(self) -> bool:
+        """One request of the client's; False at the end."""
+        packet, descriptors, _, _ = socket.recv_fds(self._control, PACKET_BYTES, DESCRIPTORS)
+        if not packet:
+            return False
+        match _decoder.decode(packet):
+            case Launch() as launch:
+                self._launch(launch, descriptors)
+            case Kill(id=number):
+                for pid in [pid for pid, running in self._running.items() if running.id == number]:
+                    self._kill(pid)
+        return True
+
+    def _launch(self, launch: Launch, descriptors: list[int]) -> None:
+        status = descriptors[-1]
+        started = time.monotonic()
+        try:
+            pid = self._clone()
+        except OSError as error:
+            report(status, Refused(f"cannot start a child: {error}"))
+            _close(descriptors)
+            return
+        if pid == 0:
+            child.main(launch, descriptors, self._containment)
+        _close(descriptors[:-1])
+        self._running[pid] = Running(launch.id, status)
+        report(status, Started(started))
+
+    def _clone(self) -> int:
+        owner = self._containment.owner
+        return os.fork() if owner is None else namespaces.clone_child(owner)
+
+    def _kill(self, pid: int) -> None:
+        """In namespaces the child is process 1 of its own: all others end with it.  Else its session is all."""
+        for send in (os.killpg, os.kill):  # the child may not lead its session yet
+            try:
+                send(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                pass
+
+    def _reap(self) -> None:
+        while self._running and (ended := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)):
+            self._kill(ended.si_pid)  # what is left of its session, while its number can't be another's
+            _, status, usage = os.wait4(ended.si_pid, 0)
+            running = self._running.pop(ended.si_pid)
+            processor = usage.ru_utime + usage.ru_stime
+            report(running.status, Ended(time.monotonic(), status, processor, usage.ru_maxrss * 1024))
+            os.close(running.status)
+
+
+def report(status: int, message: Report) -> None:
+    try:
+        os.write(status, msgspec.json.encode(message) + b"\n")
+    except BrokenPipeError:  # the client gave up on this program
+        pass
+
+
+def _close(descriptors: list[int]) -> None:
+    for descriptor in descriptors:
+        os.close(descriptor)
+
+
+def warm_up() -> None:
+    """Import and call once what programs use, with a fixed state of the global random generators."""
+    import random
+
+    import numpy as np
+    import scipy.fft
+    import scipy.linalg
+    import scipy.optimize
+    import scipy.sparse
+    import scipy.spatial
+
+    np.linalg.svd(np.eye(4))
+    scipy.optimize.linprog([1.0], A_ub=[[-1.0]], b_ub=[-1.0])
+    random.seed(_SEED)
+    np.random.seed(_SEED)
+    gc.collect()
+    gc.freeze()
+
+
+def contain(wanted: str) -> tuple[child.Containment, Hello]:
+    """The strongest containment this machine allows, and an honest word on what is missing."""
+    owner = namespaces.owner() if wanted == "namespaces" else None
+    found = child.Containment(
+        owner=owner,
+        landlock=landlock.version() >= 1,
+        seccomp=seccomp.supported(),
+        readable=namespaces.library_paths(),
+        ids=(os.geteuid(), os.getegid()),
+    )
+    if owner is not None:
+        namespaces.enter_root(owner, found.readable)
+    return found, Hello("process" if owner is None else "namespaces", missing(found, wanted))
+
+
+def missing(found: child.Containment, wanted: str) -> list[str]:
+    lacks: list[str] = []
+    if found.owner is None:
+        why = "this machine refuses namespaces" if wanted == "namespaces" else "as configured"
+        lacks.append(f"no namespaces ({why}): programs see the host's processes and share its /proc and IPC")
+        lacks.append("no private /tmp: programs cannot write files")
+        if found.ids[0] != 0:
+            lacks.append("no user of their own: programs run as the daemon's")
+    if not found.seccomp:
+        lacks.append("no seccomp filter for this processor: programs can start processes and open sockets")
+    if not found.landlock:
+        lacks.append("no Landlock in this kernel" + ("" if found.owner else ": programs read what their user can"))
+    return lacks
+
+
+def main() -> None:
+    descriptor, parent, wanted = sys.argv[1:]
+    control = socket.socket(fileno=int(descriptor))
+    watched = os.pidfd_open(int(parent))
+    if os.getppid() != int(parent):
+        return
+    warm_up()
+    containment, hello = contain(wanted)
+    control.send(msgspec.json.encode(hello))
+    Zygote(control, containment).serve(watched)
+
+
+if __name__ == "__main__":
+    main()

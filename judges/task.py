@@ -1,0 +1,260 @@
+"""Tasks are folders: `task.toml`, `instruction.md`, `judge.py`, and a starter program.
+
+    load("erdos_min_overlap", [Path("my/tasks")]) -> Task          directories given come before the built-in ones
+
+One setting, the time limit, is told to the model, given to the program as `budget_s` and enforced (times KILL_FACTOR).
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import math
+import re
+import tomllib
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta
+
+from judges.sandbox.messages import Entry
+
+KILL_FACTOR = 1.1
+"""A program is killed at this multiple of the time limit that it is told."""
+SEED = 42
+REGION_OPEN, REGION_CLOSE = "⟦", "⟧"
+
+BUILT_IN = Path(__file__).parent / "tasks"
+
+Positive = Annotated[float, Meta(gt=0)]
+Count = Annotated[int, Meta(ge=1)]
+Name = Annotated[str, Meta(pattern=r"^[a-z][a-z0-9_]{0,63}$")]
+
+
+class TaskError(ValueError):
+    """A task that cannot be used.  The message names the file, the line or field, and what to do."""
+
+
+class Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A table of task.toml."""
+
+
+class TaskLimits(Table):
+    seconds: Positive
+    """Time limit told to the program where no setting gives another."""
+    cpus: Count
+    memory_gib: Positive
+
+
+class Objective(Table):
+    name: str
+    direction: Literal["lower", "higher"]
+    unit: str = ""
+    target: float | None = None
+    record: float | None = None
+    """Best value known to us."""
+
+
+class EntryPoint(Table):
+    function: Annotated[str, Meta(pattern=r"^[A-Za-z_]\w*$")]
+    arguments: tuple[Literal["seed", "budget_s"], ...] = ()
+
+
+class Description(Table):
+    """task.toml."""
+
+    name: Name
+    title: str
+    entry: EntryPoint
+    limits: TaskLimits
+    objective: Objective
+    reward: str
+    """The rule from objective to reward, in words."""
+    libraries: tuple[str, ...] = ()
+    starter: str | None = None
+    completion_header: str = ""
+    """What a completion-style prompt says of the problem, short."""
+
+
+class Task(msgspec.Struct, frozen=True, kw_only=True):
+    name: str
+    title: str
+    folder: Path
+    entry: EntryPoint
+    limits: TaskLimits
+    objective: Objective
+    reward_rule: str
+    libraries: tuple[str, ...]
+    completion_header: str
+    instruction: str
+    """With the placeholders of `instruction_for`."""
+    starter: str | None
+    """The starter program; its editable region lies between REGION_OPEN and REGION_CLOSE."""
+    instruction_sha256: str
+    judge_sha256: str
+    """Of judge.py and of the modules of `judges` that it imports."""
+    starter_sha256: str
+
+    @property
+    def judge(self) -> Path:
+        return self.folder / "judge.py"
+
+    @property
+    def starter_program(self) -> str | None:
+        """The starter as it is run and shown: without the region's marks."""
+        return self.starter and self.starter.replace(REGION_OPEN, "").replace(REGION_CLOSE, "")
+
+    @property
+    def entry_point(self) -> str:
+        """The function's signature, for people."""
+        defaults = {"seed": f"seed={SEED}", "budget_s": "budget_s=..."}
+        return f"{self.entry.function}({', '.join([defaults[name] for name in self.entry.arguments])})"
+
+    @property
+    def identity(self) -> dict[str, str]:
+        """What a run remembers of its task."""
+        return {
+            "task": self.name,
+            "instruction": self.instruction_sha256,
+            "judge": self.judge_sha256,
+            "starter": self.starter_sha256,
+        }
+
+    def time_limit(self, setting: float | None) -> float:
+        """Seconds told and enforced: the setting, else the task's own."""
+        return self.limits.seconds if setting is None else setting
+
+    def entry_for(self, time_limit: float) -> Entry:
+        values: dict[str, int | float] = {"seed": SEED, "budget_s": time_limit}
+        return Entry(self.entry.function, {name: values[name] for name in self.entry.arguments})
+
+    def instruction_for(self, time_limit: float) -> str:
+        """The instruction with the limits that are in force."""
+        filled = {
+            "{time_limit}": f"{time_limit:g}",
+            "{kill_limit}": f"{time_limit * KILL_FACTOR:g}",
+            "{cpus}": str(self.limits.cpus),
+            "{memory_gib}": f"{self.limits.memory_gib:g}",
+            "{libraries}": ", ".join(self.libraries),
+        }
+        text = self.instruction
+        for placeholder, value in filled.items():
+            text = text.replace(placeholder, value)
+        return text
+
+
+def names(search_path: Iterable[Path] = ()) -> list[str]:
+    """Names of all tasks that can be loaded, sorted."""
+    found = [folder.name for place in (*search_path, BUILT_IN) for folder in _folders(place)]
+    return sorted(set(found))
+
+
+def load(name: str, search_path: Iterable[Path] = ()) -> Task:
+    """A task by its name, or by the path of its folder.  Raises TaskError."""
+    places = [*search_path, BUILT_IN]
+    folder = Path(name) if "/" in name else _found(name, places)
+    text = _read(folder / "task.toml")
+    description = _description(folder / "task.toml", text)
+    if description.name != folder.resolve().name:
+        raise TaskError(
+            f"{folder / 'task.toml'}:{_line(text, 'name')}: name = {description.name!r} differs from the folder's "
+            f"name {folder.resolve().name!r}; make them the same"
+        )
+    return _task(folder, description)
+
+
+def _folders(place: Path) -> list[Path]:
+    return [file.parent for file in place.glob("*/task.toml")]
+
+
+def _found(name: str, places: list[Path]) -> Path:
+    for place in places:
+        if (place / name / "task.toml").is_file():
+            return place / name
+    known = ", ".join(names(places[:-1]))
+    looked = ", ".join(str(place) for place in places)
+    raise TaskError(f"no task named {name!r}; known tasks: {known} (looked in {looked})")
+
+
+def _task(folder: Path, description: Description) -> Task:
+    instruction = _read(folder / "instruction.md")
+    judge = folder / "judge.py"
+    starter = _starter(folder, description.starter)
+    return Task(
+        name=description.name,
+        title=description.title,
+        folder=folder.resolve(),
+        entry=description.entry,
+        limits=description.limits,
+        objective=description.objective,
+        reward_rule=description.reward,
+        libraries=description.libraries,
+        completion_header=description.completion_header,
+        instruction=instruction,
+        starter=starter,
+        instruction_sha256=_sha256(instruction),
+        judge_sha256=_sha256(_judge_sources(judge)),
+        starter_sha256=_sha256(starter or ""),
+    )
+
+
+def _starter(folder: Path, file: str | None) -> str | None:
+    if file is None:
+        return None
+    text = _read(folder / file)
+    regions = re.findall(f"[{REGION_OPEN}{REGION_CLOSE}]", text)
+    if regions not in ([], [REGION_OPEN, REGION_CLOSE]):
+        raise TaskError(f"{folder / file}: mark at most one editable region, {REGION_OPEN} before {REGION_CLOSE}")
+    return text
+
+
+def _judge_sources(judge: Path) -> str:
+    """judge.py and, as it decides the reward as well, what it imports from this package."""
+    text = _read(judge)
+    try:
+        tree = ast.parse(text)
+    except SyntaxError as error:
+        raise TaskError(f"{judge}:{error.lineno}: {error.msg}") from None
+    if not any(isinstance(node, ast.FunctionDef) and node.name == "grade" for node in tree.body):
+        raise TaskError(f"{judge}: defines no function grade(artifact); add `def grade(artifact: bytes) -> Verdict:`")
+    imported = [node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
+    package = Path(__file__).parent
+    ours = sorted(module for module in imported if module.startswith("judges.") and module != "judges.verdict")
+    return text + "".join(_read(package.parent / (module.replace(".", "/") + ".py")) for module in ours)
+
+
+def _description(file: Path, text: str) -> Description:
+    try:
+        tables: dict[str, Any] = tomllib.loads(text)
+        description = msgspec.convert(tables, Description, strict=True)
+    except tomllib.TOMLDecodeError as error:
+        raise TaskError(f"{file}: not valid TOML: {error}") from None
+    except msgspec.ValidationError as error:
+        message = str(error)
+        field = (re.findall(r"`\$\.([\w.]+)", message) or re.findall(r"unknown field `(\w+)`", message) or [""])[0]
+        raise TaskError(f"{file}:{_line(text, field)}: {field or 'task'}: {message}") from None
+    if not math.isfinite(description.limits.seconds):
+        raise TaskError(f"{file}:{_line(text, 'seconds')}: limits.seconds must be finite")
+    return description
+
+
+def _line(text: str, field: str) -> int:
+    """Line of a field's last name, or 1."""
+    key = re.escape(field.rpartition(".")[2])
+    for number, line in enumerate(text.splitlines(), 1):
+        if key and re.match(rf"\s*\[?\s*{key}\s*[\]=]", line):
+            return number
+    return 1
+
+
+def _read(file: Path) -> str:
+    try:
+        return file.read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        raise TaskError(f"{file}: cannot read it: {error}") from None
+
+
+def _sha256(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()

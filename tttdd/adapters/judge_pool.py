@@ -1,0 +1,110 @@
+"""The daemon's judges: one zygote and one grader for all runs, and a bounded number of programs at a time.
+
+    async with JudgePool(parallel) as pool:      starts in the background: readiness never waits for it
+        judge = pool.for_task(task, time_limit)  a ports.Judge
+        verdict = await judge.grade(program)     waits for a place, then runs; cancelling kills the child
+
+A failure of ours (a dead process, a refused fork) is tried again, then raised as WorkerDied: never a reward of 0.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from functools import partial
+from types import TracebackType
+from typing import Self, TypeVar
+
+import anyio
+import anyio.to_thread
+
+from judges.evaluate import Evaluator
+from judges.grader import Grader, GraderFailed
+from judges.sandbox import JudgeDied, Level, Sandbox, Ticket
+from judges.task import Task
+from judges.verdict import Verdict
+from tttdd.ports import WorkerDied, WorkerFailed
+
+ATTEMPTS = 4
+"""One try and three more."""
+_PAUSE_SECONDS = 0.2
+"""Before the second try; doubled each time: a machine short of processes needs a moment."""
+T = TypeVar("T")
+
+
+class JudgePool:
+    def __init__(self, parallel: int | None = None, level: Level = "namespaces") -> None:
+        self.parallel = parallel or len(os.sched_getaffinity(0))
+        self._sandbox, self._grader = Sandbox(level), Grader()
+
+    async def __aenter__(self) -> Self:
+        self._places = anyio.CapacityLimiter(self.parallel)
+        self._tasks = anyio.create_task_group()
+        await self._tasks.__aenter__()
+        self._tasks.start_soon(self._start)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool | None:
+        self._tasks.cancel_scope.cancel()
+        with anyio.CancelScope(shield=True):
+            for close in (self._sandbox.close, self._grader.close):
+                await anyio.to_thread.run_sync(close)
+        return await self._tasks.__aexit__(kind, error, trace)
+
+    @property
+    def level(self) -> str:
+        """Containment in force; `starting` until the zygote is ready."""
+        return self._sandbox.level or "starting"
+
+    @property
+    def missing(self) -> list[str]:
+        """What that level does not contain on this machine."""
+        return self._sandbox.missing
+
+    def for_task(self, task: Task, time_limit: float | None = None) -> TaskJudge:
+        """`time_limit`: seconds told, given as budget_s and enforced; None takes the task's own."""
+        evaluator = Evaluator(task, task.time_limit(time_limit), self._sandbox, self._grader)
+        return TaskJudge(evaluator, self._places)
+
+    async def _start(self) -> None:
+        """A start that fails shows again, with its reason, in the first `grade`."""
+        try:
+            await anyio.to_thread.run_sync(self._grader.start)
+            await anyio.to_thread.run_sync(self._sandbox.start, abandon_on_cancel=True)
+        except JudgeDied:
+            pass
+
+
+class TaskJudge:
+    """Implements ports.Judge for one task."""
+
+    def __init__(self, evaluator: Evaluator, places: anyio.CapacityLimiter) -> None:
+        self._evaluator, self._places = evaluator, places
+
+    async def grade(self, program: str) -> Verdict:
+        """Raises WorkerDied when the judges keep failing, WorkerFailed when the task's own judge is broken."""
+        async with self._places:
+            return await self._persistently(program)
+
+    async def _persistently(self, program: str) -> Verdict:
+        for attempt in range(ATTEMPTS):
+            try:
+                return await self._once(program)
+            except JudgeDied as error:
+                if attempt == ATTEMPTS - 1:
+                    raise WorkerDied(f"the judges failed {ATTEMPTS} times: {error}") from error
+                await anyio.sleep(_PAUSE_SECONDS * 2**attempt)
+            except GraderFailed as error:
+                raise WorkerFailed(str(error)) from error
+        raise AssertionError("unreachable")
+
+    async def _once(self, program: str) -> Verdict:
+        ticket = Ticket()
+        grade: Callable[[], Verdict] = partial(self._evaluator.grade, program, ticket)
+        try:
+            return await anyio.to_thread.run_sync(grade, abandon_on_cancel=True, limiter=anyio.CapacityLimiter(1))
+        except anyio.get_cancelled_exc_class():
+            self._evaluator.cancel(ticket)
+            raise

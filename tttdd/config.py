@@ -182,6 +182,8 @@ def faults(config: Config) -> Iterator[tuple[str, str]]:
         )
     if (config.model.path is None) == (config.model.package is None):
         yield "model", "exactly one of path and package must be given"
+    if config.engine.backend == "torch" and config.model.dtype != "float32":
+        yield "model.dtype", f'{config.model.dtype}: engine.backend = "torch" computes in float32 only; set "float32"'
     if unknown := sorted(set(config.trainer.targets) - set(LORA_TARGETS)):
         yield "trainer.targets", f"unknown {', '.join(unknown)}; known: {', '.join(LORA_TARGETS)}"
 

@@ -24,6 +24,7 @@ from tttdd.adapters.workshop import LocalWorkshop
 from tttdd.api import app, server
 from tttdd.board import Board, BoardLog
 from tttdd.config import Config
+from tttdd.protocol import JudgesInfo
 from tttdd.runner import Runner
 
 _log = logging.getLogger("tttdd")
@@ -35,6 +36,11 @@ class CannotStart(RuntimeError):
 
 def run(config: Config, path: Path) -> None:
     """Serve until SIGTERM or SIGINT; raises CannotStart."""
+    if config.engine.backend != "torch":
+        raise CannotStart(
+            f'{path}: engine.backend = "{config.engine.backend}" is not in this version yet; set "torch", the embedded '
+            "engine (etc/tttdd.cpu.toml is such a configuration)"
+        )
     state_dir = Path(config.daemon.state_dir)
     with ExitStack() as stack:
         try:
@@ -48,8 +54,8 @@ def run(config: Config, path: Path) -> None:
 
 async def _serve(config: Config, path: Path, sock: socket.socket, store: SqliteStore) -> None:
     state_dir = Path(config.daemon.state_dir)
-    async with JudgePool(config.judges) as judges:
-        board = Board(str(path), str(state_dir), lambda: runner.runs(), judges.info)
+    async with JudgePool(config.judges.parallel, config.judges.sandbox) as judges:
+        board = Board(str(path), str(state_dir), lambda: runner.runs(), lambda: _judges(judges))
         logging.getLogger("tttdd").addHandler(BoardLog(board))
         workshop = LocalWorkshop(config, store, state_dir)
         runner = Runner(config, store, board, JudgeCatalog(config, judges), workshop)
@@ -58,6 +64,10 @@ async def _serve(config: Config, path: Path, sock: socket.socket, store: SqliteS
             tasks.start_soon(notify.watchdog)
             tasks.start_soon(runner.work)
             await server.serve(sock, app.build(runner, board, group=config.daemon.group), ready=_ready)
+
+
+def _judges(pool: JudgePool) -> JudgesInfo:
+    return JudgesInfo(level=pool.level, missing=pool.missing, parallel=pool.parallel)
 
 
 def _ready() -> None:

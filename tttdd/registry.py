@@ -15,7 +15,7 @@ import msgspec
 
 from tttdd.config import Config, Grid, faults
 from tttdd.domain import identity
-from tttdd.domain.prompt import TaskPrompt
+from tttdd.domain.prompt import REGION_CLOSE, REGION_OPEN, TaskPrompt
 from tttdd.errors import Conflict, NotFound, Refused
 from tttdd.ports import Judge, RunRecord, RunStore
 from tttdd.protocol import GridSize, NodeInfo, RunInfo, RunState, StepRow, Submit, TaskInfo
@@ -27,8 +27,8 @@ class Assignment(msgspec.Struct, frozen=True, kw_only=True):
     info: TaskInfo
     prompt: TaskPrompt
     judge: Judge
-    texts: dict[str, str]
-    """What the run's identity hashes: instruction, judge, starter."""
+    identity: dict[str, str]
+    """What a run remembers of its task: name, and hashes of instruction, judge and starter."""
     starter: str
     """The starter program as it is run; empty if the task has none."""
 
@@ -53,8 +53,12 @@ class Registry:
         name = request.name or self._free_name(request.task)
         if name in self._names():
             raise Conflict(f"there is a run named {name!r} already", field="name", hint="choose another name")
-        if config.prompt.style == "completion" and not assignment.prompt.starter:
-            raise Refused(f"task {request.task!r} has no region for completion style", field="task")
+        if config.prompt.style == "completion" and REGION_OPEN not in assignment.prompt.starter:
+            raise Refused(
+                f"task {request.task!r} has no starter with an editable region, which completion style needs",
+                field="task",
+                hint=f"mark one in its starter program with {REGION_OPEN} and {REGION_CLOSE}, or use chat style",
+            )
         self._store.open_run(
             RunRecord(
                 name=name,
@@ -117,7 +121,7 @@ class Registry:
         self, assignment: Assignment, config: Config, seed: int, revision: str | None
     ) -> dict[str, identity.Value]:
         return identity.identity(
-            task=assignment.texts,
+            task=assignment.identity,
             model={"source": config.model.path or config.model.package, "revision": revision},
             settings={
                 "grid": config.grid,

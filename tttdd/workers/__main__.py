@@ -1,5 +1,6 @@
 """python -m tttdd.workers MODULE FD PARENT OPTIONS: run one worker until its line ends."""
 
+import contextlib
 import importlib
 import json
 import sys
@@ -11,10 +12,8 @@ def main() -> None:
     module, fd, parent, options = sys.argv[1:]
     wire.die_with_parent(int(parent))
     line = wire.Line(int(fd))
-    try:
+    with contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError):
         importlib.import_module(module).main(line, json.loads(options))
-    except (EOFError, BrokenPipeError, ConnectionResetError):
-        pass
 
 
 main()

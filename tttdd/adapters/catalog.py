@@ -1,0 +1,67 @@
+"""The daemon's tasks: the judges' folders, seen as a run uses them.
+
+task folder -> judges.task.Task -> Assignment(prompt, judge, identity), loaded afresh each time it is asked for
+"""
+
+from __future__ import annotations
+
+import difflib
+from pathlib import Path
+
+from judges import task as folders
+from judges.task import Task, TaskError
+from tttdd.adapters.judge_pool import JudgePool
+from tttdd.config import Config
+from tttdd.domain.prompt import TaskPrompt
+from tttdd.errors import NotFound, Refused
+from tttdd.protocol import TaskInfo
+from tttdd.registry import Assignment
+
+
+class JudgeCatalog:
+    def __init__(self, config: Config, judges: JudgePool) -> None:
+        self._config, self._judges = config, judges
+        self._path = [Path(place) for place in config.tasks.path]
+
+    def names(self) -> list[str]:
+        return folders.names(self._path)
+
+    def load(self, name: str) -> Assignment:
+        if name not in self.names():
+            near = difflib.get_close_matches(name, self.names(), n=1)
+            hint = f"did you mean {near[0]!r}?" if near else f"known tasks: {', '.join(self.names())}"
+            raise NotFound(f"there is no task named {name!r}", field="task", hint=hint)
+        try:
+            task = folders.load(name, self._path)
+        except TaskError as error:
+            raise Refused(str(error), field="task") from None
+        limit = task.time_limit(self._config.judges.time_limit)
+        return Assignment(
+            info=_info(task, limit),
+            prompt=self._prompt(task, limit),
+            judge=self._judges.for_task(task, limit),
+            identity=task.identity,
+            starter=task.starter_program or "",
+        )
+
+    def _prompt(self, task: Task, limit: float) -> TaskPrompt:
+        return TaskPrompt(
+            instruction=task.instruction_for(limit),
+            short_instruction=task.completion_header,
+            style=self._config.prompt.style,
+            objective_name=task.objective.name,
+            direction=task.objective.direction,
+            starter=task.starter or "",
+        )
+
+
+def _info(task: Task, limit: float) -> TaskInfo:
+    return TaskInfo(
+        name=task.name,
+        title=task.title,
+        objective=task.objective.name,
+        direction=task.objective.direction,
+        target=task.objective.target,
+        time_limit=limit,
+        entry_point=task.entry_point,
+    )

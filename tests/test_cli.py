@@ -1,0 +1,257 @@
+"""tttctl against the real API over fakes: every verb, its JSON, its exit status, and text that means harm."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from fake_daemon import Served, serving
+
+from tttctl.__main__ import run as tttctl
+from tttctl.client import Client
+from tttctl.render import clean
+from tttctl.verbs import demo
+from tttdd import config, protocol
+
+TASK = "erdos_min_overlap"
+
+
+@pytest.fixture
+def served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Served]:
+    with serving(tmp_path / "tttdd.sock") as served:
+        monkeypatch.setenv("TTTDD_SOCKET", str(served.socket))
+        assert tttctl(["submit", TASK, "--name", "first", "--json"]) == 0
+        yield served
+
+
+def out(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    capsys.readouterr()
+    assert tttctl(list(arguments)) == 0
+    return capsys.readouterr().out
+
+
+def answer(capsys: pytest.CaptureFixture[str], *arguments: str) -> Any:
+    return json.loads(out(capsys, *arguments, "--json"))
+
+
+def test_submit_sends_what_was_asked(served: Served, capsys: pytest.CaptureFixture[str]) -> None:
+    sizes = ["--steps", "3", "--groups", "2", "--rollouts", "4", "--seed", "7"]
+    run = answer(capsys, "submit", TASK, *sizes, "--name", "second")
+    assert (run["run"], run["steps"], run["grid"]) == ("second", 3, {"groups": 2, "rollouts": 4})
+    assert run["seed"] == 7
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["runs"], "first"),
+        (["status"], "judges: process"),
+        (["status", "first"], "0 of 2 steps"),
+        (["tasks"], TASK),
+        (["best", "first"], "def build():"),
+        (["show", "first", "1"], "objective 0.4"),
+        (["show", "first", "1", "--lineage"], "NODE"),
+        (["verify", "first"], "node 1 is valid"),
+        (["verify", "first", "1"], "node 1 is valid"),
+        (["pause", "first", "--release-gpus"], "first: paused"),
+        (["resume", "first"], "first: running"),
+        (["pause"], "the daemon is"),
+        (["resume"], "the daemon is"),
+        (["cancel", "first"], "first: cancelled"),
+    ],
+)
+def test_a_verb_speaks_to_people_and_to_programs(
+    served: Served, capsys: pytest.CaptureFixture[str], arguments: list[str], said: str
+) -> None:
+    assert said in out(capsys, *arguments)
+    if arguments[0] != "cancel":
+        assert answer(capsys, *arguments)
+
+
+def test_best_writes_the_program_byte_for_byte(served: Served, tmp_path: Path) -> None:
+    served.runner.program = "x = '\x1b[31m\ré'\r\n"
+    assert tttctl(["best", "first", "-o", str(tmp_path / "best.py")]) == 0
+    assert (tmp_path / "best.py").read_bytes().decode() == served.runner.program
+
+
+def test_a_rejected_program_is_exit_status_1(served: Served) -> None:
+    served.runner.verified_valid = False
+    assert tttctl(["verify", "first"]) == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["submit", "erdos"], "did you mean 'erdos_min_overlap'?"),
+        (["submit", TASK, "--groups", "2"], "go together"),
+        (["submit", TASK, "--groups", "2", "--rollouts", "2"], ">= 3"),
+        (["submit", TASK, "--name", "first"], "already"),
+        (["status", "nobody"], "known runs: first"),
+        (["status", "no/../body"], "no such path"),
+        (["show", "first", "7"], "no node 7"),
+        (["watch", "nobody"], "nobody"),
+        (["best", "first", "-o", "/nowhere/at/all"], "cannot write"),
+    ],
+)
+def test_a_refusal_is_exit_status_2_with_its_reason(
+    served: Served, capsys: pytest.CaptureFixture[str], arguments: list[str], said: str
+) -> None:
+    assert tttctl(arguments) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_no_daemon_is_exit_status_3_and_says_how_to_start_one(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert tttctl(["--socket", str(tmp_path / "none"), "runs"]) == 3
+    assert tttctl(["runs", "--socket", str(tmp_path / "none")]) == 3
+    assert "systemctl start tttdd" in capsys.readouterr().err
+
+
+def test_bad_usage_is_exit_status_2() -> None:
+    with pytest.raises(SystemExit) as ended:
+        tttctl(["submit", TASK, "--steps", "many"])
+    assert ended.value.code == 2
+
+
+def test_a_broken_handler_is_told_as_the_daemons_failure(served: Served, capsys: pytest.CaptureFixture[str]) -> None:
+    served.runner.best = None  # type: ignore[method-assign, assignment]
+    assert tttctl(["best", "first"]) == 1
+    assert "the daemon failed (HTTP 500)" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("verb", [["watch", "first"], ["submit", TASK, "--wait"], ["submit", TASK, "--watch"]])
+@pytest.mark.parametrize(("state", "status"), [("finished", 0), ("failed", 1), ("cancelled", 1)])
+def test_waiting_ends_with_the_run(served: Served, verb: list[str], state: Any, status: int) -> None:
+    def end() -> None:
+        time.sleep(0.3)
+        for name in list(served.runner.by_name):
+            served.on_loop(lambda name=name: served.runner.become(name, state, "because"))
+        served.on_loop(served.board.touch)
+
+    ender = threading.Thread(target=end)
+    ender.start()
+    assert tttctl([*verb, "--json"]) == status
+    ender.join()
+
+
+def test_watch_tells_each_committed_step_once(served: Served, capsys: pytest.CaptureFixture[str]) -> None:
+    def advance(step: int, state: Any) -> None:
+        run = served.runner.run("first")
+        served.runner.by_name["first"] = msgspec.structs.replace(run, step=step, state=state)
+        served.board.touch()
+
+    def play() -> None:
+        for step, state in [(1, "running"), (2, "running"), (2, "finished")]:
+            time.sleep(0.3)
+            served.on_loop(lambda step=step, state=state: advance(step, state))
+
+    player = threading.Thread(target=play)
+    player.start()
+    assert tttctl(["watch", "first"]) == 0
+    player.join()
+    lines = [line for line in capsys.readouterr().err.splitlines() if "mean reward" in line]
+    assert [line.split(":")[0] for line in lines] == ["step 1/2", "step 2/2"]
+    assert "valid 50%" in lines[0]
+    assert "KL 0.01" in lines[0]
+
+
+def test_an_interrupted_watch_is_exit_status_130(served: Served) -> None:
+    watching = subprocess.Popen([sys.executable, "-m", "tttctl", "watch", "first"], stderr=subprocess.PIPE)
+    assert watching.stderr is not None
+    watching.stderr.readline()
+    watching.send_signal(signal.SIGINT)
+    assert watching.wait(10) == 130
+    watching.stderr.close()
+
+
+HOSTILE = "\x1b]0;owned\x07 \x9b31m \u202egnp\x7f \r\x08"
+
+
+@pytest.mark.parametrize("arguments", [["best", "first"], ["show", "first", "1"], ["best", "first", "--json"]])
+def test_hostile_text_never_reaches_the_terminal_raw(
+    served: Served, capsys: pytest.CaptureFixture[str], arguments: list[str]
+) -> None:
+    served.runner.program = HOSTILE
+    text = out(capsys, *arguments)
+    assert not set(text) & (set(HOSTILE) - set(" 0123456789mgnpowned;]"))
+    if "--json" in arguments:
+        assert json.loads(text)["program"] == HOSTILE
+
+
+def test_cleaning_leaves_plain_text_alone() -> None:
+    assert clean("a\tb\nErdős ≤ 1") == "a\tb\nErdős ≤ 1"
+    assert clean("\x1b") == "\\x1b"
+
+
+def test_start_up_imports_nothing_slow(tmp_path: Path) -> None:
+    program = "import sys; from tttctl.__main__ import run; run(sys.argv[1:]); print(*sys.modules)"
+    command = [sys.executable, "-c", program, "status", "--socket", str(tmp_path / "none")]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    slow = {"httpx", "rich", "numpy", "torch", "textual", "litestar", "anyio", "asyncio", "http.client", "uvicorn"}
+    loaded = set(done.stdout.split())
+    assert "tttctl.verbs.runs" in loaded
+    assert not loaded & slow
+
+
+def test_config_show_tells_where_each_value_comes_from(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "t.toml"
+    file.write_text('[model]\npath = "/m"\n[grid]\nsteps = 3\n')
+    values = answer(capsys, "config", "show", "--file", str(file))["values"]
+    assert values["grid.steps"] == {"value": 3, "from": "file"}
+    assert values["grid.groups"] == {"value": 8, "from": "default"}
+    assert "grid.steps" in out(capsys, "config", "show", "--file", str(file))
+
+
+def test_config_check_names_file_line_and_nearest_key(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "t.toml"
+    file.write_text('[model]\npath = "/m"\n[grid]\nrollout = 3\n')
+    assert tttctl(["config", "check", "--file", str(file)]) == 2
+    assert f"{file}:4: unknown key 'grid.rollout'; did you mean 'rollouts'?" in capsys.readouterr().err
+    assert tttctl(["config", "check", "--file", str(config.shipped("tttdd.toml"))]) == 0
+
+
+def test_doctor_finds_the_daemon_and_the_packages(served: Served, capsys: pytest.CaptureFixture[str]) -> None:
+    tttctl(["doctor", "--json"])
+    lines = capsys.readouterr().out.strip().splitlines()
+    findings = {finding["what"]: finding for finding in json.loads(lines[-1])["findings"]}
+    assert findings["daemon"]["state"] == "ok"
+    assert findings["python"]["found"] == sys.version.split()[0]
+    assert findings["sandbox"]["found"].split(";")[0] in ("namespaces", "process")
+
+
+def test_the_demos_configuration_is_the_shipped_one_with_its_own_places(tmp_path: Path) -> None:
+    file, socket = demo.write_config(tmp_path)
+    written, shipped = config.load(file), config.load(config.shipped("tttdd.cpu.toml"))
+    assert written.daemon.socket == str(socket) == str(tmp_path / "tttdd.sock")
+    assert written.daemon.state_dir == str(tmp_path)
+    assert msgspec.structs.replace(written, daemon=shipped.daemon) == shipped
+
+
+def test_a_deep_state_directory_gets_a_socket_elsewhere(tmp_path: Path) -> None:
+    deep = tmp_path / ("d" * 120)
+    deep.mkdir()
+    _, socket = demo.write_config(deep)
+    assert len(os.fsencode(socket)) < demo.SOCKET_PATH_LIMIT
+    socket.parent.rmdir()
+
+
+def test_the_demos_last_line_has_one_entry_per_committed_step(served: Served, tmp_path: Path) -> None:
+    run = msgspec.structs.replace(served.runner.run("first"), step=2, release=2, state="finished")
+    served.runner.by_name["first"] = run
+    verdict = Client(str(served.socket)).post("/v1/runs/first/verify", protocol.Verify(), protocol.Verified)
+    told = demo.summary(run, served.runner.steps("first"), verdict, tmp_path)
+    assert (told["steps_committed"], told["releases"], told["best"]["verified"]) == (2, 2, True)
+    columns = ("valid_fraction", "mean_reward", "sampler_trainer_gap", "kl_base", "proof", "seconds")
+    assert [len(told[name]) for name in columns] == [2] * 6
+    assert told["mean_reward"] == [1.25, 1.25]

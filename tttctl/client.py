@@ -1,0 +1,131 @@
+"""HTTP/1.1 over the daemon's Unix socket, one connection a call; answers as the protocol's Structs.
+
+Written out, because importing http.client costs a third of what a whole `tttctl status` may take.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Iterator
+from typing import BinaryIO, TypeVar
+from urllib.parse import quote
+
+import msgspec
+
+from tttdd import protocol
+
+DEFAULT_SOCKET = "/run/tttdd/tttdd.sock"
+TIMEOUT = 60.0
+"""Seconds to wait for an answer; a program that is judged again has its own limit, well below this."""
+
+Answer = TypeVar("Answer")
+
+
+class NoDaemon(Exception):
+    """Nobody answers at the socket."""
+
+
+class Failed(Exception):
+    """The daemon refused or failed; `status` is HTTP's."""
+
+    def __init__(self, status: int, error: protocol.Error) -> None:
+        parts = [error.error, f"({error.hint})" if error.hint else ""]
+        super().__init__(" ".join(filter(None, parts)))
+        self.status = status
+
+
+class Client:
+    def __init__(self, path: str, timeout: float = TIMEOUT) -> None:
+        self.path, self._timeout = path, timeout
+
+    def get(self, path: str, kind: type[Answer]) -> Answer:
+        return self._call("GET", path, None, kind)
+
+    def post(self, path: str, body: msgspec.Struct | None, kind: type[Answer]) -> Answer:
+        return self._call("POST", path, body, kind)
+
+    def events(self) -> Iterator[protocol.Status]:
+        """Snapshots until the daemon ends the stream."""
+        with self._connect() as sock, sock.makefile("rb") as stream:
+            sock.settimeout(None)  # nothing may happen for long; a daemon that dies closes the stream
+            try:
+                _send(sock, "GET", "/v1/events", None)
+                _check(stream)
+                while chunk := _chunk(stream):
+                    yield msgspec.json.decode(chunk.removeprefix(b"data: "), type=protocol.Status)
+            except (ConnectionError, EOFError):
+                return
+
+    def _call(self, method: str, path: str, body: msgspec.Struct | None, kind: type[Answer]) -> Answer:
+        with self._connect() as sock, sock.makefile("rb") as stream:
+            try:
+                _send(sock, method, path, body)
+                return msgspec.json.decode(_check(stream), type=kind)
+            except TimeoutError:
+                raise NoDaemon(f"the daemon at {self.path} does not answer within {self._timeout:g} s") from None
+            except (ConnectionError, EOFError):
+                raise NoDaemon(f"the daemon at {self.path} ended before it answered") from None
+
+    def _connect(self) -> socket.socket:
+        sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        sock.settimeout(self._timeout)
+        try:
+            sock.connect(self.path)
+        except PermissionError:
+            sock.close()
+            told = protocol.Error(error=f"you may not use {self.path}", hint="join the socket's group")
+            raise Failed(403, told) from None
+        except OSError as error:
+            sock.close()
+            raise NoDaemon(f"no daemon at {self.path}: {error.strerror or error}") from None
+        return sock
+
+
+def run_path(run: str, rest: str = "") -> str:
+    return f"/v1/runs/{quote(run, safe='')}{rest}"
+
+
+def default_socket() -> str:
+    return os.environ.get("TTTDD_SOCKET", DEFAULT_SOCKET)
+
+
+def _send(sock: socket.socket, method: str, path: str, body: msgspec.Struct | None) -> None:
+    data = b"" if body is None else msgspec.json.encode(body)
+    head = f"{method} {path} HTTP/1.1\r\nhost: tttdd\r\nconnection: close\r\ncontent-length: {len(data)}\r\n\r\n"
+    sock.sendall(head.encode() + data)
+
+
+def _check(stream: BinaryIO) -> bytes:
+    """The body of an answer that has a length (else empty: it comes in chunks); raises Failed for a refusal."""
+    status = int(_line(stream).split(None, 2)[1])
+    length = 0
+    while line := _line(stream):
+        name, _, value = line.partition(b":")
+        if name.lower() == b"content-length":
+            length = int(value)
+    body = stream.read(length)
+    if status >= 400:
+        raise Failed(status, _error(status, body))
+    return body
+
+
+def _error(status: int, body: bytes) -> protocol.Error:
+    try:
+        return msgspec.json.decode(body, type=protocol.Error)
+    except msgspec.DecodeError:  # not from a route: the daemon broke down in it
+        return protocol.Error(error=f"the daemon failed (HTTP {status})", hint="its log says why")
+
+
+def _line(stream: BinaryIO) -> bytes:
+    line = stream.readline(65536)
+    if not line.endswith(b"\n"):
+        raise EOFError
+    return line.strip()
+
+
+def _chunk(stream: BinaryIO) -> bytes:
+    """One chunk; empty at the end, also when the daemon was killed in the middle."""
+    size = int(stream.readline(64) or b"0", 16)
+    chunk = stream.read(size + 2)
+    return chunk[:size] if len(chunk) == size + 2 else b""

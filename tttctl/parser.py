@@ -1,0 +1,79 @@
+"""The command line as argparse sees it; each verb names the module that carries it out."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING
+
+from tttdd import __version__
+
+
+def parser() -> argparse.ArgumentParser:
+    top = argparse.ArgumentParser(prog="tttctl", description="Talk to the tttdd daemon.")
+    top.add_argument("--version", action="version", version=f"tttctl {__version__}")
+    top.add_argument("--socket", metavar="PATH", help="the daemon's socket (default: $TTTDD_SOCKET, else the system's)")
+    verbs = top.add_subparsers(metavar="VERB", required=True, dest="verb")
+    _run_verbs(verbs)
+    _program_verbs(verbs)
+    _other_verbs(verbs)
+    return top
+
+
+if TYPE_CHECKING:
+    Verbs = argparse._SubParsersAction[argparse.ArgumentParser]  # pyright: ignore[reportPrivateUsage]
+
+
+def _run_verbs(verbs: Verbs) -> None:
+    submit = _verb(verbs, "submit", "runs", "submit a run of a task")
+    submit.add_argument("task")
+    sizes = [("--steps", "training steps"), ("--groups", "groups a step"), ("--rollouts", "rollouts a group")]
+    for name, what in sizes:
+        submit.add_argument(name, type=int, metavar="N", help=f"{what} (default: the daemon's configuration)")
+    submit.add_argument("--seed", type=int, default=0, metavar="S")
+    submit.add_argument("--name", help="name of the run (default: the task's name and a number)")
+    submit.add_argument("--wait", action="store_true", help="wait for the end; exit status 1 if the run failed")
+    submit.add_argument("--watch", action="store_true", help="the same, with progress")
+    _verb(verbs, "runs", "runs", "list the runs")
+    _verb(verbs, "status", "runs", "what the daemon does now").add_argument("run", nargs="?")
+    _verb(verbs, "watch", "watch", "follow a run to its end").add_argument("run")
+    pause = _verb(verbs, "pause", "runs", "pause a run, or the daemon")
+    pause.add_argument("run", nargs="?")
+    pause.add_argument("--release-gpus", action="store_true", help="also free the devices' memory")
+    _verb(verbs, "resume", "runs", "resume a run, or the daemon").add_argument("run", nargs="?")
+    _verb(verbs, "cancel", "runs", "cancel a run").add_argument("run")
+
+
+def _program_verbs(verbs: Verbs) -> None:
+    best = _verb(verbs, "best", "programs", "print a run's best program")
+    best.add_argument("run")
+    best.add_argument("-o", metavar="FILE", dest="output", help="write the program there, byte for byte")
+    show = _verb(verbs, "show", "programs", "one program with its verdict")
+    show.add_argument("run")
+    show.add_argument("node", type=int)
+    show.add_argument("--lineage", action="store_true", help="also its ancestors")
+    verify = _verb(verbs, "verify", "programs", "judge a program again, in a fresh sandbox")
+    verify.add_argument("--task", help="judge FILE for this task; needs no daemon")
+    verify.add_argument("what", metavar="RUN|FILE")
+    verify.add_argument("node", nargs="?", type=int, metavar="NODE", help="default: the run's best")
+    _verb(verbs, "tasks", "runs", "the tasks that can be run")
+
+
+def _other_verbs(verbs: Verbs) -> None:
+    config = _verb(verbs, "config", "settings", "show or check the configuration")
+    config.add_argument("action", choices=["show", "check"])
+    config.add_argument("--file", metavar="FILE", help="default: the file that the daemon would read")
+    _verb(verbs, "doctor", "doctor", "what works here, what does not, what to do")
+    demo = _verb(verbs, "demo", "demo", "the whole loop on this machine, in a private daemon")
+    demo.add_argument("task", nargs="?", default="erdos_min_overlap")
+    demo.add_argument("--steps", type=int, metavar="N", help="training steps (default: the shipped configuration's)")
+    demo.add_argument("--seed", type=int, default=0, metavar="S")
+    demo.add_argument("--state-dir", "--keep", metavar="DIR", help="where all is kept (default: a new directory)")
+
+
+def _verb(verbs: Verbs, name: str, module: str, summary: str) -> argparse.ArgumentParser:
+    """Every verb takes --json, and --socket also after its name."""
+    verb = verbs.add_parser(name, help=summary, description=summary[0].upper() + summary[1:] + ".")
+    verb.set_defaults(module=f"tttctl.verbs.{module}")
+    verb.add_argument("--socket", metavar="PATH", default=argparse.SUPPRESS, help=argparse.SUPPRESS)
+    verb.add_argument("--json", action="store_true", help="one JSON document on stdout")
+    return verb

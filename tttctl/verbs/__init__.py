@@ -1,0 +1,1 @@
+"""The verbs, imported one at a time."""

@@ -1,0 +1,204 @@
+"""demo [TASK]: the whole real loop on this machine, in a private daemon whose files are kept.
+
+    shipped CPU configuration -> DIR/tttdd.toml -> python -m tttdd -> submit -> follow -> best program, verified again
+
+However it ends, by Ctrl-C, a signal or an error, the daemon and all that it started end too.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from argparse import Namespace
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from tttctl.client import Client, Failed, NoDaemon, run_path
+from tttctl.render import clean, complain, number, say, show_json
+from tttctl.verbs.watch import follow
+from tttdd import protocol
+from tttdd.config import shipped
+from tttdd.protocol import Best, NodeInfo, RunInfo, StepRow, Verified, Verify
+
+START_SECONDS = 60.0
+STOP_SECONDS = 30.0
+SOCKET_PATH_LIMIT = 100
+"""Bytes; the kernel's is 107."""
+PR_SET_PDEATHSIG = 1
+
+
+class DaemonEnded(Exception):
+    """The private daemon did not start."""
+
+
+def demo(client: Client, options: Namespace) -> int:
+    signal.signal(signal.SIGTERM, _interrupt)
+    signal.signal(signal.SIGHUP, _interrupt)
+    state_dir = _directory(options.state_dir)
+    _note(f"everything is kept in {state_dir}")
+    try:
+        with private_daemon(state_dir) as private:
+            return _run(private, options, state_dir)
+    except (DaemonEnded, NoDaemon) as error:
+        complain(f"{error}\nthe daemon's last words:\n{_last_words(state_dir)}")
+        return 1
+    finally:
+        _note(f"kept in {state_dir}; go on with: tttdd --config {state_dir / 'tttdd.toml'}")
+
+
+@contextmanager
+def private_daemon(state_dir: Path) -> Generator[Client]:
+    """A daemon of our own for the length of the block; it stops with us even if we are killed."""
+    config, socket = write_config(state_dir)
+    with (state_dir / "daemon.log").open("ab") as log:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "tttdd", "--config", str(config)],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+            preexec_fn=_die_with_parent,
+        )
+    try:
+        client = Client(str(socket))
+        _await_ready(client, process, state_dir)
+        yield client
+    finally:
+        _stop(process)
+
+
+def write_config(state_dir: Path) -> tuple[Path, Path]:
+    """The shipped CPU configuration with this directory's socket and state; returns the file and the socket."""
+    config = state_dir / "tttdd.toml"
+    socket = state_dir / "tttdd.sock"
+    if len(os.fsencode(socket)) > SOCKET_PATH_LIMIT:
+        socket = Path(tempfile.mkdtemp(prefix="tttdd-")) / "tttdd.sock"
+    text = shipped("tttdd.cpu.toml").read_text()
+    ours = f"[daemon]\nsocket = {json.dumps(str(socket))}\nstate_dir = {json.dumps(str(state_dir))}\n"
+    config.write_text(text.replace("[daemon]\n", ours, 1))
+    return config, socket
+
+
+def _run(client: Client, options: Namespace, state_dir: Path) -> int:
+    request = protocol.Submit(task=options.task, steps=options.steps, seed=options.seed)
+    submitted = client.post("/v1/runs", request, RunInfo)
+    grid = submitted.grid
+    _note(f"{submitted.run}: {submitted.steps} steps of {grid.groups} groups x {grid.rollouts} rollouts")
+    run = follow(client, submitted.run, patience=1.0)
+    if run.best is None:
+        complain(f"{run.run} {run.state}: {run.reason or 'no program was found'}")
+        return 1
+    verdict = client.post(run_path(run.run, "/verify"), Verify(node=run.best.node), Verified)
+    if options.json:
+        show_json(summary(run, client.get(run_path(run.run, "/steps"), list[StepRow]), verdict, state_dir))
+    else:
+        _tell(run, client.get(run_path(run.run, "/best"), NodeInfo), verdict)
+    if run.state != "finished":
+        complain(f"{run.run} {run.state}: {run.reason}")
+    return 0 if run.state == "finished" and verdict.valid else 1
+
+
+def summary(run: RunInfo, rows: list[StepRow], verdict: Verified, state_dir: Path) -> dict[str, Any]:
+    """The demo's last line with --json: lists have one entry per committed step."""
+    committed = [row for row in rows if row.phase == "committed"]
+    assert run.best is not None
+    best = {**_values(run.best), "node": run.best.node, "step": run.best.step}
+
+    def column(name: str) -> list[float | None]:
+        return [row.metrics.get(name) for row in committed]
+
+    return {
+        "run": run.run,
+        "task": run.task,
+        "state": run.state,
+        "reason": run.reason,
+        "steps_committed": len(committed),
+        "releases": run.release,
+        "starter": _values(run.starter) if run.starter else None,
+        "best": {**best, "verified": verdict.valid and verdict.reward == run.best.reward},
+        "valid_fraction": column("tttd/valid_fraction"),
+        "mean_reward": column("tttd/reward_mean"),
+        "sampler_trainer_gap": column("train/sampler_trainer_gap"),
+        "kl_base": column("train/kl_base"),
+        "proof": [row.proof for row in committed],
+        "seconds": column("time/step"),
+        "state_dir": str(state_dir),
+    }
+
+
+def _values(best: Best) -> dict[str, Any]:
+    return {"reward": best.reward, "objective": best.objective}
+
+
+def _tell(run: RunInfo, node: NodeInfo, verdict: Verified) -> None:
+    say(f"\nBest program (node {node.node}, found in step {node.step + 1}):\n\n{node.program.rstrip()}\n")
+    if run.starter:
+        first = run.starter
+        say(f"starter  {run.objective_name} {number(first.objective, 12)}, reward {number(first.reward, 8)}")
+    say(f"best     {run.objective_name} {number(node.objective, 12)}, reward {number(node.reward, 8)}")
+    if verdict.valid:
+        say(f"judged again in a fresh sandbox: valid, {run.objective_name} {number(verdict.objective, 12)}")
+    else:
+        say(f"judged again in a fresh sandbox: rejected ({verdict.reason}): {verdict.detail}")
+
+
+def _note(text: str) -> None:
+    print(clean(text), file=sys.stderr, flush=True)
+
+
+def _directory(asked: str | None) -> Path:
+    if asked is None:
+        return Path(tempfile.mkdtemp(prefix="tttdd-demo-"))
+    path = Path(asked).absolute()
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise Failed(400, protocol.Error(error=f"cannot use {path}: {error.strerror}")) from None
+    return path
+
+
+def _await_ready(client: Client, process: subprocess.Popen[bytes], state_dir: Path) -> None:
+    deadline = time.monotonic() + START_SECONDS
+    while True:
+        try:
+            client.get("/v1/health", protocol.Health)
+            return
+        except NoDaemon:
+            if process.poll() is not None or time.monotonic() > deadline:
+                raise DaemonEnded("the daemon did not start") from None
+            time.sleep(0.02)
+
+
+def _last_words(state_dir: Path) -> str:
+    return (state_dir / "daemon.log").read_text(errors="replace")[-2000:].strip()
+
+
+def _stop(process: subprocess.Popen[bytes]) -> None:
+    """SIGTERM, then kill its session; a second Ctrl-C does not get in between."""
+    endings = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    before = {number: signal.signal(number, signal.SIG_IGN) for number in endings}
+    process.terminate()
+    try:
+        process.wait(STOP_SECONDS)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _die_with_parent() -> None:
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+
+
+def _interrupt(number: int, frame: object) -> None:
+    raise KeyboardInterrupt

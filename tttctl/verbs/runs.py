@@ -1,0 +1,145 @@
+"""Verbs about runs: submit, runs, status, pause, resume, cancel, tasks."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+
+from tttctl.client import Client, Failed, run_path
+from tttctl.render import duration, moment, number, say, show_json, table
+from tttdd import protocol
+from tttdd.protocol import RunInfo, Status
+
+
+def submit(client: Client, options: Namespace) -> int:
+    grid = _grid(options)
+    request = protocol.Submit(task=options.task, steps=options.steps, grid=grid, seed=options.seed, name=options.name)
+    run = client.post("/v1/runs", request, RunInfo)
+    if options.wait or options.watch:
+        from tttctl.verbs.watch import follow_to_end
+
+        return follow_to_end(client, run.run, as_json=options.json, quiet=not options.watch)
+    if options.json:
+        show_json(run)
+    else:
+        say(f"{run.run}: {run.state}; follow it with: tttctl watch {run.run}")
+    return 0
+
+
+def runs(client: Client, options: Namespace) -> int:
+    found = client.get("/v1/runs", list[RunInfo])
+    if options.json:
+        show_json(found)
+    elif found:
+        _list(found)
+    else:
+        say("no runs yet; submit one with: tttctl submit TASK")
+    return 0
+
+
+def status(client: Client, options: Namespace) -> int:
+    if options.run:
+        run = client.get(run_path(options.run), RunInfo)
+        show_json(run) if options.json else describe(run)
+        return 0
+    snapshot = client.get("/v1/status", Status)
+    if options.json:
+        show_json(snapshot)
+    else:
+        _describe_daemon(snapshot)
+    return 0
+
+
+def pause(client: Client, options: Namespace) -> int:
+    return _change(client, options, "pause", protocol.Pause(release_gpus=options.release_gpus))
+
+
+def resume(client: Client, options: Namespace) -> int:
+    return _change(client, options, "resume", None)
+
+
+def cancel(client: Client, options: Namespace) -> int:
+    return _change(client, options, "cancel", None)
+
+
+def tasks(client: Client, options: Namespace) -> int:
+    found = client.get("/v1/tasks", list[protocol.TaskInfo])
+    if options.json:
+        show_json(found)
+    else:
+        rows = [
+            [t.name, f"{t.objective} {t.direction}", number(t.target, 10), f"{t.time_limit:g} s", t.title]
+            for t in found
+        ]
+        table(["TASK", "OBJECTIVE", "TARGET", "LIMIT", "TITLE"], rows)
+    return 0
+
+
+def describe(run: RunInfo) -> None:
+    grid = f"{run.grid.groups} x {run.grid.rollouts}"
+    say(f"{run.run}: {run.state}{': ' + run.reason if run.reason else ''}")
+    say(f"  task      {run.task}, seed {run.seed}, grid {grid}, created {moment(run.created)}")
+    say(f"  progress  {run.step} of {run.steps} steps committed, release {run.release}")
+    for name, best in [("starter", run.starter), ("best", run.best)]:
+        if best:
+            say(
+                f"  {name:9} {run.objective_name} {number(best.objective, 12)}, "
+                f"reward {number(best.reward)}, node {best.node}"
+            )
+    if run.target is not None:
+        say(f"  target    {run.objective_name} {number(run.target, 12)} ({run.direction} is better)")
+    if run.state_dir:
+        say(f"  kept in   {run.state_dir}")
+
+
+def _grid(options: Namespace) -> protocol.GridSize | None:
+    """Both sizes or none: half a grid has no default that a client could know."""
+    if options.groups is None and options.rollouts is None:
+        return None
+    if options.groups is None or options.rollouts is None:
+        raise Failed(400, protocol.Error(error="--groups and --rollouts go together"))
+    return protocol.GridSize(options.groups, options.rollouts)
+
+
+def _change(client: Client, options: Namespace, verb: str, body: protocol.Pause | None) -> int:
+    if options.run:
+        run = client.post(run_path(options.run, f"/{verb}"), body, RunInfo)
+        show_json(run) if options.json else say(f"{run.run}: {run.state}")
+    else:
+        snapshot = client.post(f"/v1/{verb}", body, Status)
+        show_json(snapshot) if options.json else say("the daemon is " + ("paused" if snapshot.paused else "working"))
+    return 0
+
+
+def _list(found: list[RunInfo]) -> None:
+    rows = [
+        [
+            run.run,
+            run.state,
+            f"{run.step}/{run.steps}",
+            number(run.best.objective if run.best else None, 10),
+            run.reason,
+        ]
+        for run in found
+    ]
+    table(["RUN", "STATE", "STEP", "BEST", "REASON"], rows)
+
+
+def _describe_daemon(status: Status) -> None:
+    paused = ", paused" if status.paused else ""
+    say(f"tttdd {status.version}, pid {status.pid}, since {moment(status.started)}{paused}")
+    missing = f" (not contained: {', '.join(status.judges.missing)})" if status.judges.missing else ""
+    say(f"judges: {status.judges.level}, {status.judges.parallel} at once{missing}")
+    say(f"config: {status.config}   state: {status.state_dir}")
+    if status.current:
+        say(_current(status.current))
+    if status.runs:
+        say()
+        _list(status.runs)
+
+
+def _current(current: protocol.Current) -> str:
+    run = current.run
+    cells = [cell for row in current.cells for cell in row]
+    done = sum(cell in ("rejected", "valid", "best") for cell in cells)
+    doing = current.preparing or f"step {run.step + 1}/{run.steps}, {current.phase.name}, grid {done}/{len(cells)}"
+    return f"now: {run.run}: {doing}, ETA {duration(current.phase.eta_seconds)}"

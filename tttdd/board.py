@@ -143,11 +143,11 @@ class Board:
 
 
 class BoardLog(logging.Handler):
-    """Shows the daemon's log lines on the board."""
+    """Shows the daemon's log lines on the board; tracebacks stay in the log."""
 
     def __init__(self, board: Board) -> None:
         super().__init__(logging.INFO)
         self._board = board
 
     def emit(self, record: logging.LogRecord) -> None:
-        self._board.log(self.format(record))
+        self._board.log(record.getMessage())

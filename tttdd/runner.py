@@ -23,9 +23,9 @@ from tttdd.board import Board
 from tttdd.config import Config
 from tttdd.domain import identity
 from tttdd.domain.archive import Archive
-from tttdd.errors import Refused
+from tttdd.errors import CallerError, Refused
 from tttdd.gate import Gate
-from tttdd.ports import Judge, ModelFiles, RunStore, WorkerDied
+from tttdd.ports import Judge, ModelFiles, PublishFailed, RunStore, WorkerDied, WorkerFailed
 from tttdd.protocol import RunInfo, RunState, Submit
 from tttdd.registry import Assignment, Catalog, Registry
 
@@ -139,6 +139,8 @@ class Runner(Registry):
                     self._set(name, "failed", _words(died))
             except* IdentityChanged as changed:
                 self._set(name, "paused", _words(changed))
+            except* (WorkerFailed, PublishFailed, CallerError) as told:
+                self._set(name, "failed", _words(told))
             except* Exception as error:  # noqa: BLE001  any other error fails the run, never the daemon
                 _log.exception("run %s failed", name)
                 self._set(name, "failed", _words(error))

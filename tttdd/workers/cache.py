@@ -15,8 +15,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import torch
-from torch.nn import functional
 from torch import Tensor
+from torch.nn import functional
 
 from tttdd.workers.decoder import Shape
 

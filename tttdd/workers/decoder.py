@@ -18,9 +18,9 @@ from typing import Any, NamedTuple
 
 import msgspec
 import torch
-from torch.nn import functional
 from safetensors.torch import load_file
 from torch import Tensor
+from torch.nn import functional
 
 Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]
 """(layer, queries_NHC, keys_NKC, values_NKC) -> attended_NHC"""

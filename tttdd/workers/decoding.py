@@ -14,8 +14,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 import torch
-from torch.nn import functional
 from torch import Tensor
+from torch.nn import functional
 
 from tttdd.workers.cache import COLUMNS, SlotCache, attend, lay_out
 from tttdd.workers.decoder import Weights, forward, logprobs

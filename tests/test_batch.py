@@ -5,7 +5,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tttdd.domain.batch import Batch, Group, Sample, read, write
@@ -16,11 +16,10 @@ finite = st.floats(allow_nan=False)
 @st.composite
 def samples(draw: st.DrawFn) -> Sample:
     length = draw(st.integers(0, 5))
-    row = {"min_size": length, "max_size": length}
     return Sample(
-        token_ids=draw(st.lists(st.integers(0, 2**31 - 1), **row)),
-        logprobs=draw(st.lists(finite, **row)),
-        loss_mask=draw(st.lists(st.booleans(), **row)),
+        token_ids=draw(st.lists(st.integers(0, 2**31 - 1), min_size=length, max_size=length)),
+        logprobs=draw(st.lists(finite, min_size=length, max_size=length)),
+        loss_mask=draw(st.lists(st.booleans(), min_size=length, max_size=length)),
         advantage=draw(finite),
     )
 
@@ -32,6 +31,7 @@ def batch(some: list[Group]) -> Batch:
     return Batch(run="r", step=3, release=3, rollouts_total=32, groups=some)
 
 
+@settings(max_examples=30)  # each fsyncs twice
 @given(some=st.lists(groups, max_size=3))
 def test_what_is_written_is_read_exactly(tmp_path_factory, some: list[Group]) -> None:
     path = tmp_path_factory.getbasetemp() / "0003.msgpack"

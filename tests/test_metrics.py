@@ -1,8 +1,10 @@
 """The metrics row under its public names, and what makes two runs the same."""
 
+from typing import Literal
+
 import pytest
 
-from judges.verdict import Verdict
+from judges.verdict import Reason, Verdict
 from tttdd.config import Grid, Trainer
 from tttdd.domain import metrics
 from tttdd.domain.archive import Archive
@@ -10,7 +12,9 @@ from tttdd.domain.identity import differences, identity
 from tttdd.ports import Sampled
 
 
-def outcome(reward: float, program: str | None, reason="", finish="stop", tokens=4):
+def outcome(
+    reward: float, program: str | None, reason: Reason = "", finish: Literal["stop", "length"] = "stop", tokens=4
+):
     sampled = Sampled([1] * tokens, [-1.0] * tokens, [True] * tokens, "", finish, 0)
     return sampled, program, Verdict(valid=not reason, reward=reward, reason=reason)
 

@@ -31,6 +31,17 @@ def test_a_pick_blocks_its_ancestors_and_descendants_but_not_its_cousins() -> No
     assert [node.id for node in select_parents(archive, 2, 1.0)] == [3, 2]
 
 
+def test_a_good_descendant_of_a_pick_is_blocked() -> None:
+    nodes = [
+        Node(id=0, program="a", reward=1.0, seed=True, visits=3, best_child=9.0),
+        Node(id=1, program="b", reward=0.0, seed=True),
+        Node(id=2, program="c", reward=8.0, parent=0),
+        Node(id=3, program="d", reward=7.0, parent=2),
+    ]
+    archive = Archive(nodes, expansions=3, next_id=4)
+    assert [node.id for node in select_parents(archive, 2, 0.0)] == [0, 1]
+
+
 def test_a_visited_node_without_a_valid_child_keeps_its_own_reward() -> None:
     archive = Archive([Node(id=0, program="", reward=0.25, seed=True, visits=8)], expansions=8, next_id=1)
     assert scores(archive, 0.0) == {0: 0.25}

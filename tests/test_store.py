@@ -106,6 +106,15 @@ def test_a_taken_name_is_refused(store: SqliteStore) -> None:
         open_run(store)
 
 
+def test_a_run_without_seeds_has_no_best_and_is_planted_once(store: SqliteStore) -> None:
+    record = RunRecord(name="bare", task="t", seed=0, steps=1, grid=GridSize(2, 3), identity={}, created=0.0)
+    store.open_run(record)
+    assert (store.best("bare"), store.starter("bare"), len(store.archive("bare"))) == (None, None, 0)
+    assert store.kept_releases("bare", 2) == {0}
+    with pytest.raises(StoreError, match="planted already"):
+        store.plant(RUN, Archive(), {})
+
+
 def test_an_unknown_run_is_an_error_that_names_it(store: SqliteStore) -> None:
     for question in (store.state, store.archive, store.run):
         with pytest.raises(StoreError, match="'nowhere'"):
@@ -303,7 +312,7 @@ def test_a_damaged_row_is_an_error_that_names_the_column(store: SqliteStore, tmp
 
 
 def test_what_is_recorded_is_durable_by_setting(store: SqliteStore) -> None:
-    settings = [store._database.one(f"PRAGMA {name}")[0] for name in ("journal_mode", "synchronous", "foreign_keys")]
+    settings = [store._database.all(f"PRAGMA {name}")[0][0] for name in ("journal_mode", "synchronous", "foreign_keys")]
     assert settings == ["wal", 2, 1]
 
 
@@ -338,7 +347,7 @@ def test_a_writer_killed_while_recording_loses_nothing_that_it_reported(store: S
     reopened = SqliteStore(tmp_path)
     kept = [(r.coordinate.group, r.coordinate.rollout) for r in reopened.rollouts(RUN, 0)]
     assert kept[:3] == reported == [(0, 0), (0, 1), (0, 2)]
-    (rows,) = reopened._database.one("SELECT count(*) FROM rollouts")
+    ((rows,),) = reopened._database.all("SELECT count(*) FROM rollouts")
     assert rows == len(kept), "a rollout without its sample is half a transaction"
     reopened.close()
 
@@ -353,7 +362,7 @@ def test_a_writer_killed_inside_begin_leaves_the_step_ready(store: SqliteStore, 
 
 
 def test_a_full_disk_undoes_the_whole_change(store: SqliteStore) -> None:
-    (pages,) = store._database.one("PRAGMA page_count")
+    ((pages,),) = store._database.all("PRAGMA page_count")
     store._database.one(f"PRAGMA max_page_count = {pages}")
     large = msgspec.structs.replace(rollout(0, 0, 0), program="x" * 1_000_000)
     with pytest.raises(sqlite3.OperationalError, match="full"):

@@ -53,4 +53,5 @@ async def prepare(model: Model, on_progress: Callable[[float, str], None]) -> Mo
     }
     with tempfile.TemporaryDirectory() as folder:
         async with Worker("tttdd.workers.fetch", options, Path(folder) / "fetch.log", pass_on) as worker:
-            return msgspec.convert(await worker.call("prepare"), ModelFiles)
+            reply = msgspec.convert(await worker.call("prepare"), dict[str, str])
+    return ModelFiles(Path(reply["path"]), reply["revision"])

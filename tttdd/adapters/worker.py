@@ -79,7 +79,10 @@ class Worker:
         with anyio.CancelScope(shield=True):
             await self._stream.aclose()
             await anyio.to_thread.run_sync(self._stop)
-        return await self._tasks.__aexit__(kind, error, trace)
+        if error is None or isinstance(error, anyio.get_cancelled_exc_class()):
+            return await self._tasks.__aexit__(kind, error, trace)
+        await self._tasks.__aexit__(None, None, None)
+        return None  # the body's own error goes on as it is, not in a group
 
     @property
     def pid(self) -> int:

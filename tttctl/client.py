@@ -9,7 +9,6 @@ import os
 import socket
 from collections.abc import Iterator
 from typing import BinaryIO, TypeVar
-from urllib.parse import quote
 
 import msgspec
 
@@ -83,6 +82,8 @@ class Client:
 
 
 def run_path(run: str, rest: str = "") -> str:
+    from urllib.parse import quote  # not worth its import time to the verbs that name no run
+
     return f"/v1/runs/{quote(run, safe='')}{rest}"
 
 

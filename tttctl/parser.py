@@ -5,14 +5,22 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
+from tttctl.render import width
 from tttdd import __version__
 
 
+class _Help(argparse.HelpFormatter):
+    """argparse makes one for every argument, and would ask shutil for the width: too slow to import."""
+
+    def __init__(self, prog: str) -> None:
+        super().__init__(prog, max_help_position=32, width=(width() or 80) - 2)
+
+
 def parser() -> argparse.ArgumentParser:
-    top = argparse.ArgumentParser(prog="tttctl", description="Talk to the tttdd daemon.")
+    top = argparse.ArgumentParser(prog="tttctl", description="Talk to the tttdd daemon.", formatter_class=_Help)
     top.add_argument("--version", action="version", version=f"tttctl {__version__}")
     top.add_argument("--socket", metavar="PATH", help="the daemon's socket (default: $TTTDD_SOCKET, else the system's)")
-    verbs = top.add_subparsers(metavar="VERB", required=True, dest="verb")
+    verbs = top.add_subparsers(metavar="VERB", required=True, dest="verb", prog="tttctl")
     _run_verbs(verbs)
     _program_verbs(verbs)
     _other_verbs(verbs)
@@ -72,7 +80,7 @@ def _other_verbs(verbs: Verbs) -> None:
 
 def _verb(verbs: Verbs, name: str, module: str, summary: str) -> argparse.ArgumentParser:
     """Every verb takes --json, and --socket also after its name."""
-    verb = verbs.add_parser(name, help=summary, description=summary[0].upper() + summary[1:] + ".")
+    verb = verbs.add_parser(name, help=summary, description=f"{summary.capitalize()}.", formatter_class=_Help)
     verb.set_defaults(module=f"tttctl.verbs.{module}")
     verb.add_argument("--socket", metavar="PATH", default=argparse.SUPPRESS, help=argparse.SUPPRESS)
     verb.add_argument("--json", action="store_true", help="one JSON document on stdout")

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import sys
 import time
 from collections.abc import Sequence
@@ -42,12 +41,19 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """Columns as wide as their contents; on a terminal the last one is cut to fit."""
     lines = [list(head), *([clean(cell).replace("\n", " ") for cell in row] for row in rows)]
     widths = [max(len(line[column]) for line in lines) for column in range(len(head))]
-    columns = shutil.get_terminal_size().columns if sys.stdout.isatty() else 10_000
-    room = max(8, columns - sum(widths[:-1]) - 2 * (len(head) - 1))
+    room = max(8, (width() or 10_000) - sum(widths[:-1]) - 2 * (len(head) - 1))
     for number, line in enumerate(lines):
         last = line[-1] if len(line[-1]) <= room else line[-1][: room - 1] + "…"
         text = "  ".join([*(cell.ljust(width) for cell, width in zip(line, widths[:-1], strict=False)), last]).rstrip()
         print(_colour(text, "1") if number == 0 else _by_state(text, line))
+
+
+def width() -> int | None:
+    """Columns of the terminal, None when stdout is none.  (shutil's loads three compression libraries first.)"""
+    try:
+        return os.get_terminal_size(sys.stdout.fileno()).columns
+    except (OSError, ValueError):
+        return None
 
 
 def number(value: float | None, digits: int = 6) -> str:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import time
+from typing import Literal
 
 import anyio
 import msgspec
@@ -52,7 +53,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     c: float
     max_nodes: int
     children_kept: int
-    count: str
+    count: Literal["rollout", "expansion"]
     keep: int
     """Newest releases kept on disk, besides the best step's."""
 

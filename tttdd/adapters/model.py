@@ -18,14 +18,7 @@ import msgspec
 from tttdd import wire
 from tttdd.adapters.worker import Worker
 from tttdd.config import Model
-
-
-class ModelFiles(msgspec.Struct, frozen=True):
-    """A complete transformers directory."""
-
-    path: Path
-    revision: str
-    """Hash over the contents of its files."""
+from tttdd.ports import ModelFiles
 
 
 def cache_folder(model: Model) -> Path:
@@ -36,14 +29,14 @@ def cache_folder(model: Model) -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "tttdd"
 
 
-async def prepare(model: Model, on_progress: Callable[[float, str], None]) -> ModelFiles:
+async def prepare(model: Model, on_progress: Callable[[str, float | None], None]) -> ModelFiles:
     """Fetch the model if need be, check it, and name its revision.
 
-    `on_progress` gets the fraction done and what is being done.  Raises WorkerFailed with what the user can do.
+    `on_progress` gets what is being done and the fraction of it.  Raises WorkerFailed with what the user can do.
     """
 
     def pass_on(event: wire.Event) -> None:
-        on_progress(event.data["fraction"], event.data["what"])
+        on_progress(event.data["what"], event.data["fraction"])
 
     options = {
         "path": model.path,

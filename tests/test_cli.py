@@ -130,6 +130,12 @@ def test_a_broken_handler_is_told_as_the_daemons_failure(served: Served, capsys:
     assert "the daemon failed (HTTP 500)" in capsys.readouterr().err
 
 
+def test_an_answer_of_another_version_is_told_as_such(served: Served, capsys: pytest.CaptureFixture[str]) -> None:
+    served.runner.best = lambda name: served.runner.run(name)  # type: ignore[method-assign, assignment, return-value]
+    assert tttctl(["best", "first"]) == 1
+    assert "another version" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("verb", [["watch", "first"], ["submit", TASK, "--wait"], ["submit", TASK, "--watch"]])
 @pytest.mark.parametrize(("state", "status"), [("finished", 0), ("failed", 1), ("cancelled", 1)])
 def test_waiting_ends_with_the_run(served: Served, verb: list[str], state: Any, status: int) -> None:

@@ -52,7 +52,7 @@ class Client:
                 _send(sock, "GET", "/v1/events", None)
                 _check(stream)
                 while chunk := _chunk(stream):
-                    yield msgspec.json.decode(chunk.removeprefix(b"data: "), type=protocol.Status)
+                    yield _decoded(chunk.removeprefix(b"data: "), protocol.Status)
             except (ConnectionError, EOFError):
                 return
 
@@ -60,7 +60,7 @@ class Client:
         with self._connect() as sock, sock.makefile("rb") as stream:
             try:
                 _send(sock, method, path, body)
-                return msgspec.json.decode(_check(stream), type=kind)
+                return _decoded(_check(stream), kind)
             except TimeoutError:
                 raise NoDaemon(f"the daemon at {self.path} does not answer within {self._timeout:g} s") from None
             except (ConnectionError, EOFError):
@@ -109,6 +109,14 @@ def _check(stream: BinaryIO) -> bytes:
     if status >= 400:
         raise Failed(status, _error(status, body))
     return body
+
+
+def _decoded(body: bytes, kind: type[Answer]) -> Answer:
+    try:
+        return msgspec.json.decode(body, type=kind)
+    except msgspec.DecodeError as error:
+        told = protocol.Error(error=f"the daemon's answer cannot be read: {error}", hint="is it of another version?")
+        raise Failed(500, told) from None
 
 
 def _error(status: int, body: bytes) -> protocol.Error:

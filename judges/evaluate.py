@@ -11,9 +11,8 @@ from __future__ import annotations
 import math
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import ExitStack, contextmanager
-
 
 import msgspec
 
@@ -86,7 +85,7 @@ def limits_of(task: Task, time_limit: float) -> Limits:
 
 
 @contextmanager
-def evaluator(task: Task, time_limit: float, level: Level = "namespaces") -> Iterator[Evaluator]:
+def evaluator(task: Task, time_limit: float, level: Level = "namespaces") -> Generator[Evaluator]:
     """An Evaluator with a sandbox and a grader of its own."""
     with ExitStack() as stack:
         grader = stack.enter_context(Grader())  # first: it starts in the background

@@ -22,6 +22,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -209,9 +210,8 @@ def main() -> None:
     descriptor, memory, seconds = sys.argv[1:]
     resource.setrlimit(resource.RLIMIT_AS, (int(memory), int(memory)))
     import numpy as np  # before the first artifact, so that its time does not count
-    import scipy.fft
 
-    scipy.fft.rfft(np.ones(4))
+    np.fft.rfft(np.ones(4))
     os.chdir("/")
     line = socket.socket(fileno=int(descriptor))
     line.sendall(b"!")
@@ -219,7 +219,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    try:
+    with suppress(ConnectionError):  # the client ended first
         main()
-    except ConnectionError:  # the client ended first
-        pass

@@ -55,16 +55,18 @@ def _check(centers: NDArray[np.float64], radii: NDArray[np.float64], reported: f
         circle = int(radii.argmin())
         raise Rejected("constraint", f"circle {circle} has the negative radius {radii[circle]:.6g}", reported)
     beyond = np.maximum(radii[:, None] - centers, centers + radii[:, None] - 1).max(axis=1)
-    if not beyond.max() <= SLACK:
-        circle = int(beyond.argmax())
-        raise Rejected("constraint", f"circle {circle} leaves the unit square by {beyond[circle]:.1e}", reported)
     first, second = np.triu_indices(len(radii), 1)
     gaps = centers[first] - centers[second]
     overlaps = radii[first] + radii[second] - np.hypot(gaps[:, 0], gaps[:, 1])
-    if not overlaps.max() <= SLACK:
+    outside, overlap = float(beyond.max()), float(overlaps.max())
+    if outside <= SLACK and overlap <= SLACK:
+        return
+    if overlap >= outside:
         pair = int(overlaps.argmax())
-        detail = f"overlap of circles {first[pair]} and {second[pair]} by {overlaps[pair]:.1e}"
-        raise Rejected("constraint", detail, reported)
+        detail = f"overlap of circles {first[pair]} and {second[pair]} by {overlap:.1e}"
+    else:
+        detail = f"circle {int(beyond.argmax())} leaves the unit square by {outside:.1e}"
+    raise Rejected("constraint", detail, reported)
 
 
 def _certificate(

@@ -41,14 +41,14 @@ class Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     """A table of task.toml."""
 
 
-class TaskLimits(Table):
+class TaskLimits(Table, frozen=True, kw_only=True):
     seconds: Positive
     """Time limit told to the program where no setting gives another."""
     cpus: Count
     memory_gib: Positive
 
 
-class Objective(Table):
+class Objective(Table, frozen=True, kw_only=True):
     name: str
     direction: Literal["lower", "higher"]
     unit: str = ""
@@ -57,12 +57,12 @@ class Objective(Table):
     """Best value known to us."""
 
 
-class EntryPoint(Table):
+class EntryPoint(Table, frozen=True, kw_only=True):
     function: Annotated[str, Meta(pattern=r"^[A-Za-z_]\w*$")]
     arguments: tuple[Literal["seed", "budget_s"], ...] = ()
 
 
-class Description(Table):
+class Description(Table, frozen=True, kw_only=True):
     """task.toml."""
 
     name: Name
@@ -233,7 +233,7 @@ def _description(file: Path, text: str) -> Description:
         raise TaskError(f"{file}: not valid TOML: {error}") from None
     except msgspec.ValidationError as error:
         message = str(error)
-        field = (re.findall(r"`\$\.([\w.]+)", message) or re.findall(r"unknown field `(\w+)`", message) or [""])[0]
+        field = (re.findall(r"unknown field `(\w+)`", message) or re.findall(r"`\$\.([\w.]+)", message) or [""])[0]
         raise TaskError(f"{file}:{_line(text, field)}: {field or 'task'}: {message}") from None
     if not math.isfinite(description.limits.seconds):
         raise TaskError(f"{file}:{_line(text, 'seconds')}: limits.seconds must be finite")

@@ -18,7 +18,7 @@ import signal
 import sys
 import traceback
 import types
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NoReturn
 
 import msgspec
@@ -199,11 +199,13 @@ def _encoded(value: Any, function: str) -> bytes:
 
 def _as_json(value: Any) -> Any:
     if isinstance(value, np.ndarray):
-        return value.tolist()
+        array: np.ndarray[Any, Any] = value
+        return array.tolist()
     if isinstance(value, np.generic):
         return value.item()
     if isinstance(value, list | tuple):
-        return [_as_json(each) for each in value]
+        items: Iterable[Any] = value
+        return [_as_json(each) for each in items]
     return value
 
 

@@ -15,6 +15,7 @@ import socket
 import subprocess
 import sys
 import threading
+from contextlib import suppress
 from types import TracebackType
 from typing import Self
 
@@ -200,10 +201,8 @@ class Sandbox:
 
 def _send(control: socket.socket, request: Kill) -> None:
     """A kill for a zygote that is gone has nothing to do."""
-    try:
+    with suppress(OSError):
         control.send(msgspec.json.encode(request))
-    except OSError:
-        pass
 
 
 def _send_launch(control: socket.socket, launch: Launch, program: str, ends: list[int]) -> None:

@@ -8,6 +8,7 @@ As root each slot has a user id of its own; an ordinary user's child is alone in
 
 from __future__ import annotations
 
+import importlib
 import os
 import sys
 from collections.abc import Iterable
@@ -38,10 +39,8 @@ def owner() -> Owner | None:
 
 def library_paths() -> list[str]:
     """Everything a program may read: system libraries, the interpreter and its packages, four devices."""
-    import numpy
-    import scipy
-
-    packages = [str(Path(module.__file__).parents[1]) for module in (numpy, scipy)]
+    modules = [importlib.import_module(name) for name in ("numpy", "scipy")]
+    packages = [str(Path(next(iter(module.__path__))).parent) for module in modules]
     prefixes = [sys.base_prefix, sys.prefix, *packages]
     real = [str(Path(path).resolve()) for path in prefixes]
     return _outermost([*SYSTEM_PATHS, *prefixes, *real]) + list(DEVICES)

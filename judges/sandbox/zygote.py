@@ -10,12 +10,15 @@ with it.  (No parent-death signal: that follows the client's thread, which may b
 from __future__ import annotations
 
 import gc
+import importlib
 import os
 import select
 import signal
 import socket
 import sys
 import time
+from contextlib import suppress
+from types import FrameType
 
 import msgspec
 
@@ -42,7 +45,7 @@ class Zygote:
     def serve(self, parent: int) -> None:
         """Until the client closes the socket or ends."""
         woken, wake = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.signal(signal.SIGCHLD, _wake)
         signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
         poll = select.poll()
         for descriptor in (self._control.fileno(), woken, parent):
@@ -90,10 +93,8 @@ class Zygote:
     def _kill(self, pid: int) -> None:
         """In namespaces the child is process 1 of its own: all others end with it.  Else its session is all."""
         for send in (os.killpg, os.kill):  # the child may not lead its session yet
-            try:
+            with suppress(ProcessLookupError):
                 send(pid, signal.SIGKILL)
-            except ProcessLookupError:
-                pass
 
     def _reap(self) -> None:
         while self._running and (ended := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)):
@@ -105,11 +106,13 @@ class Zygote:
             os.close(running.status)
 
 
+def _wake(number: int, frame: FrameType | None) -> None:
+    """Python writes to the wake-up pipe only for signals that have a handler."""
+
+
 def report(status: int, message: Report) -> None:
-    try:
+    with suppress(BrokenPipeError):  # the client gave up on this program
         os.write(status, msgspec.json.encode(message) + b"\n")
-    except BrokenPipeError:  # the client gave up on this program
-        pass
 
 
 def _close(descriptors: list[int]) -> None:
@@ -122,14 +125,11 @@ def warm_up() -> None:
     import random
 
     import numpy as np
-    import scipy.fft
-    import scipy.linalg
-    import scipy.optimize
-    import scipy.sparse
-    import scipy.spatial
 
+    for name in ("fft", "linalg", "optimize", "sparse", "spatial"):
+        importlib.import_module(f"scipy.{name}")
     np.linalg.svd(np.eye(4))
-    scipy.optimize.linprog([1.0], A_ub=[[-1.0]], b_ub=[-1.0])
+    sys.modules["scipy.optimize"].linprog([1.0], A_ub=[[-1.0]], b_ub=[-1.0])
     random.seed(_SEED)
     np.random.seed(_SEED)
     gc.collect()

@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 
 import numpy as np
-import scipy.fft
 from numpy.typing import NDArray
 
 from judges.decode import Rejected, decode
@@ -43,10 +42,8 @@ def overlap(heights: NDArray[np.float64]) -> float:
     n = len(heights)
     if n <= DIRECT_UP_TO:
         return float(np.correlate(heights, 1 - heights, "full").max() * 2 / n)
-    sums = scipy.fft.irfft(
-        scipy.fft.rfft(heights, 2 * n) * scipy.fft.rfft(1 - heights[::-1], 2 * n),  # pyright: ignore
-        2 * n,
-    )[: 2 * n - 1]
+    spectrum = np.fft.rfft(heights, 2 * n) * np.fft.rfft(1 - heights[::-1], 2 * n)
+    sums = np.fft.irfft(spectrum, 2 * n)[: 2 * n - 1]
     near = np.flatnonzero(sums >= sums.max() - NEAR_MAXIMUM * n)
     largest_first = near[np.argsort(-sums[near])][:DIRECT_LAGS]
     return max(_at_lag(heights, int(index) - (n - 1)) for index in largest_first) * 2 / n

@@ -1,0 +1,254 @@
+"""The tasks' numbers: every vector of the specification to 12 digits, every broken rule refused with its reason."""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import json
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from judges import task as tasks
+from judges.task import TaskError
+
+VECTORS = Path(__file__).parent / "vectors"
+
+
+@functools.cache
+def judge(name: str) -> ModuleType:
+    specification = importlib.util.spec_from_file_location(name, tasks.load(name).judge)
+    assert specification and specification.loader
+    module = importlib.util.module_from_spec(specification)
+    specification.loader.exec_module(module)
+    return module
+
+
+def grade(name: str, returned: Any) -> Any:
+    artifact = returned if isinstance(returned, bytes) else json.dumps(returned).encode()
+    return judge(name).grade(artifact)
+
+
+def erdos(heights: Any, bound: Any = 0.4, points: Any = None) -> Any:
+    return grade("erdos_min_overlap", [heights, bound, len(heights) if points is None else points])
+
+
+def vector(name: str, key: str) -> list[Any]:
+    return json.loads((VECTORS / f"{name}.json").read_text())[key]
+
+
+def packing(circles: list[list[float]]) -> list[Any]:
+    return [[[x, y] for x, y, _ in circles], [r for *_, r in circles], 99.0]
+
+
+@pytest.mark.parametrize(
+    ("heights", "bound"),
+    [([0.5], 0.5), ([0.5] * 7, 0.5), ([1, 0], 1), ([0, 1, 1, 0], 0.5), ([0.25, 0.75, 0.75, 0.25], 0.40625)],
+)
+def test_small_step_functions_have_the_overlap_worked_out_by_hand(heights: list[float], bound: float) -> None:
+    verdict = erdos(heights)
+    assert verdict.valid
+    assert verdict.objective == pytest.approx(bound, abs=1e-15)
+    assert verdict.reward == pytest.approx(1 / (1e-8 + bound), abs=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("name", "bound"),
+    [
+        ("erdos_haugland2016_51", 0.38092685343308713),
+        ("erdos_alphaevolve_v2_95", 0.38092303510845016),
+        ("erdos_ttt_discover_600", 0.3808753232177187),
+        ("erdos_hyra_1024", 0.38085942236531456),
+    ],
+)
+def test_published_step_functions_have_their_published_overlap(name: str, bound: float) -> None:
+    assert erdos(vector(name, "sequence")).objective == pytest.approx(bound, abs=1e-12)
+
+
+def test_the_claimed_bound_is_recorded_and_not_rewarded() -> None:
+    verdict = erdos([0.5, 0.5], bound=0.1)
+    assert (verdict.objective, verdict.reported) == (0.5, 0.1)
+    assert verdict.certificate["reported_agrees"] is False
+
+
+def test_heights_off_the_mean_are_rescaled() -> None:
+    assert erdos([0.1, 0.3, 0.3, 0.1]).objective == pytest.approx(0.40625, abs=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("returned", "reason", "words"),
+    [
+        ([[0.5] * 4096, 0.5, 4096.9999], "wrong shape", "n_points is 4096.9999"),
+        ([[0.1, 0.1, 0.9], 0.5, 3], "constraint", "rescaled to the mean 1/2 must lie in [0, 1]: value 2 is 1.227"),
+        ([[1.5, 0.5], 0.5, 2], "constraint", "value 0 is 1.5"),
+        ([[-0.1, 0.5], 0.5, 2], "constraint", "value 0 is -0.1"),
+        ([[0, 0], 0.5, 2], "constraint", "all h_values are 0"),
+        ([[], 0.5, 0], "wrong shape", "empty"),
+        ([[0.5, True], 0.5, 2], "wrong type", "got `bool`"),
+        ([[0.5, "0.5"], 0.5, 2], "wrong type", "got `str` at returned[0][1]"),
+        ([[[0.5], [0.5]], 0.5, 2], "wrong type", "got `array`"),
+        ([[0.5, 0.5], 0.5], "wrong shape", "length 3"),
+        ([[0.5, 0.5], 0.5, None], "wrong type", "got `null`"),
+        (b"[[0.5, NaN], 0.5, 2]", "wrong type", "a returned number is NaN"),
+        (b"[[0.5, 1], -Infinity, 2]", "wrong type", "a returned number is Infinity"),
+        (b"[[0.5, 1e999], 0.5, 2]", "wrong type", "out of range"),
+        (b"[[0.5," + b"9" * 900_000 + b"], 0.5, 2]", "wrong type", "out of range"),
+        (b"[" * 900_000, "wrong type", "expected (h_values, c5_bound, n_points)"),
+        (b"", "wrong type", "not JSON"),
+    ],
+)
+def test_a_step_function_that_breaks_a_rule_is_refused(returned: Any, reason: str, words: str) -> None:
+    verdict = grade("erdos_min_overlap", returned)
+    assert (verdict.valid, verdict.reward, verdict.reason) == (False, 0.0, reason)
+    assert words in verdict.detail
+
+
+@given(st.integers(0, 2**32), st.integers(4097, 6000))
+def test_long_step_functions_agree_with_the_direct_sum(seed: int, n: int) -> None:
+    heights = np.random.default_rng(seed).random(n)
+    direct = np.correlate(heights, 1 - heights, "full").max() * 2 / n
+    assert judge("erdos_min_overlap").overlap(heights) == pytest.approx(direct, abs=1e-12)
+
+
+def test_the_published_packing_is_valid_even_without_slack() -> None:
+    verdict = grade("circle_packing_26", packing(vector("circle_packing_26_ttt_repo", "circles")))
+    assert verdict.objective == pytest.approx(2.6359773947542573, abs=1e-12)
+    assert verdict.reported == 99.0
+    assert verdict.certificate["feasible_at_zero_slack"] is True
+    assert verdict.certificate["tolerance_exploitation"] is False
+
+
+def test_a_packing_that_overlaps_by_a_billionth_is_refused() -> None:
+    centered = vector("circle_packing_26_hyra_centered", "circles_centered")
+    verdict = grade("circle_packing_26", packing([[x + 0.5, y + 0.5, r] for x, y, r in centered]))
+    assert (verdict.valid, verdict.reason) == (False, "constraint")
+    assert "by 9.8e-10" in verdict.detail
+
+
+def test_a_packing_in_another_frame_is_refused() -> None:
+    verdict = grade("circle_packing_26", packing(vector("circle_packing_26_hyra_centered", "circles_centered")))
+    assert verdict.reason == "constraint"
+    assert "leaves the unit square" in verdict.detail
+
+
+def grid_of_circles(n: int, radius: float) -> list[list[float]]:
+    return [[(2 * (i % 6) + 1) / 12, (2 * (i // 6) + 1) / 12, radius] for i in range(n)]
+
+
+@pytest.mark.parametrize("n", [26, 32])
+def test_the_certificate_measures_what_lives_on_slack(n: int) -> None:
+    verdict = grade(f"circle_packing_{n}", packing(grid_of_circles(n, 1 / 12 + 4e-13)))
+    assert verdict.valid
+    assert verdict.certificate["feasible_at_zero_slack"] is False
+    assert verdict.certificate["sum_after_shrink"] == pytest.approx(n / 12, abs=1e-13)
+    assert verdict.certificate["sum_after_shrink"] < verdict.reward
+
+
+@pytest.mark.parametrize(("n", "record"), [(26, 2.635983085), (32, 2.9395727713)])
+def test_a_sum_above_the_record_is_marked_as_tolerance_exploitation(n: int, record: float) -> None:
+    assert record == judge(f"circle_packing_{n}").BEST_KNOWN
+    shared = importlib.import_module("judges.packing")
+    returned = json.dumps(packing(grid_of_circles(n, 0.08))).encode()
+    assert shared.grade(returned, n, 0.08 * n - 1e-9).certificate["tolerance_exploitation"] is True
+    assert shared.grade(returned, n, 0.08 * n + 1e-9).certificate["tolerance_exploitation"] is False
+
+
+@pytest.mark.parametrize(
+    ("change", "reason", "words"),
+    [
+        (lambda p: [p[0], p[1][:-1], 1.0], "wrong shape", "26 centers and 25 radii"),
+        (lambda p: [p[0] + [[0.5, 0.5]], p[1] + [0.0], 1.0], "wrong shape", "27 centers"),
+        (lambda p: [[[*c, 0.0] for c in p[0]], p[1], 1.0], "wrong shape", "length 2"),
+        (lambda p: [p[0], [[r] for r in p[1]], 1.0], "wrong type", "got `array`"),
+        (lambda p: [p[0], [-0.01, *p[1][1:]], 1.0], "constraint", "circle 0 has the negative radius -0.01"),
+        (lambda p: [p[0], [0.09, *p[1][1:]], 1.0], "constraint", "circle 0 leaves the unit square by 6.7e-03"),
+        (lambda p: [p[0], [*p[1][:14], 0.09, *p[1][15:]], 1.0], "constraint", "overlap of circles 8 and 14 by 3.3e-03"),
+        (lambda p: [p[0], [float("nan"), *p[1][1:]], 1.0], "wrong type", "NaN"),
+        (lambda p: [[[True, 0.5], *p[0][1:]], p[1], 1.0], "wrong type", "got `bool`"),
+        (lambda p: p[:2], "wrong shape", "length 3"),
+    ],
+)
+def test_a_packing_that_breaks_a_rule_is_refused(change: Any, reason: str, words: str) -> None:
+    verdict = grade("circle_packing_26", change(packing(grid_of_circles(26, 0.08))))
+    assert (verdict.valid, verdict.reward, verdict.reason) == (False, 0.0, reason)
+    assert words in verdict.detail
+
+
+def test_every_built_in_task_loads_with_a_starter_and_one_region() -> None:
+    assert tasks.names() == ["circle_packing_26", "circle_packing_32", "erdos_min_overlap"]
+    for name in tasks.names():
+        task = tasks.load(name)
+        assert task.starter and task.starter_program
+        assert task.starter.count("⟦") == task.starter.count("⟧") == 1
+        assert "⟧]" in task.starter
+        compile(task.starter_program, name, "exec")
+        assert len(task.starter.splitlines()) <= 25
+
+
+def test_the_instruction_tells_the_limit_that_is_enforced() -> None:
+    task = tasks.load("erdos_min_overlap")
+    text = task.instruction_for(5.0)
+    assert "budget_s=5," in text and "killed at 5.5 seconds" in text and "1000" not in text
+    assert "{" not in text.replace("{0", "")
+    assert task.entry_for(5.0).kwargs == {"seed": 42, "budget_s": 5.0}
+    assert task.time_limit(None) == 1000
+
+
+def copied_task(tmp_path: Path) -> Path:
+    folder = tmp_path / "erdos_min_overlap"
+    folder.mkdir()
+    for file in tasks.load("erdos_min_overlap").folder.glob("*.*"):
+        (folder / file.name).write_text(file.read_text())
+    return folder
+
+
+def test_a_task_of_ones_own_comes_before_the_built_in_one(tmp_path: Path) -> None:
+    folder = copied_task(tmp_path)
+    assert tasks.load("erdos_min_overlap", [tmp_path]).folder == folder
+    assert tasks.load(str(folder)).folder == folder
+    assert tasks.names([tmp_path]) == tasks.names()
+
+
+@pytest.mark.parametrize("file", ["instruction.md", "judge.py", "starter.txt"])
+def test_a_changed_file_changes_the_identity(tmp_path: Path, file: str) -> None:
+    folder = copied_task(tmp_path)
+    assert tasks.load(str(folder)).identity == tasks.load("erdos_min_overlap").identity
+    (folder / file).write_text((folder / file).read_text() + "\n")
+    changed = tasks.load(str(folder)).identity.items() ^ tasks.load("erdos_min_overlap").identity.items()
+    assert {key for key, _ in changed} == {file.partition(".")[0]}
+
+
+@pytest.mark.parametrize(
+    ("file", "old", "new", "words"),
+    [
+        ("task.toml", "seconds = 1000", "secs = 1000", "secs: Object contains unknown field"),
+        ("task.toml", 'direction = "lower"', 'direction = "down"', "objective.direction"),
+        ("task.toml", 'name = "erdos', 'name = "erdosh', "differs from the folder's"),
+        ("task.toml", "[entry]", "[entry", "not valid TOML"),
+        ("judge.py", "def grade", "def grades", "defines no function grade"),
+        ("judge.py", "def grade(", "def grade(:", "judge.py:"),
+        ("starter.txt", "⟧", "", "at most one editable region"),
+    ],
+)
+def test_a_task_that_cannot_be_used_says_where_and_why(
+    tmp_path: Path, file: str, old: str, new: str, words: str
+) -> None:
+    folder = copied_task(tmp_path)
+    text = (folder / file).read_text()
+    assert old in text
+    (folder / file).write_text(text.replace(old, new))
+    with pytest.raises(TaskError) as refused:
+        tasks.load(str(folder))
+    assert file in str(refused.value) and words in str(refused.value)
+
+
+def test_an_unknown_task_is_refused_with_the_known_ones() -> None:
+    with pytest.raises(
+        TaskError, match=r"no task named 'erdos'.*circle_packing_26, circle_packing_32, erdos_min_overlap"
+    ):
+        tasks.load("erdos")

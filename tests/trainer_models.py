@@ -1,4 +1,4 @@
-"""What the trainer's tests share: tiny random models beside their transformers twins, batches, and plain reference code."""
+"""What the trainer's tests share: tiny random models with their transformers twins, batches, plain references."""
 
 from __future__ import annotations
 

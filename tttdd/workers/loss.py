@@ -54,10 +54,10 @@ def _chunk(
     return logprobs_C, weight_VD[targets_C] - softmax_CV @ weight_VD
 
 
-def centred_mean(diffs: list[torch.Tensor]) -> float:
-    """Mean of logq - logp_base over the trained tokens of all bins, in nats; 0 without any."""
-    together = torch.cat(diffs)
-    return together.mean().item() if together.numel() else 0.0
+def token_mean(bins: list[torch.Tensor]) -> float:
+    """Mean over the trained tokens of all bins; 0 without any."""
+    count = sum(values_N.numel() for values_N in bins)
+    return torch.cat(bins).mean().item() if count else 0.0
 
 
 def policy_loss(

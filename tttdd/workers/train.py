@@ -13,7 +13,7 @@ import logging
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 import torch
@@ -23,12 +23,13 @@ from tttdd.domain import batch as batches
 from tttdd.domain.batch import Batch, Group, Sample
 from tttdd.workers import release
 from tttdd.workers.lora import Adapters
-from tttdd.workers.loss import centred_mean, policy_loss
+from tttdd.workers.loss import policy_loss, token_mean
 from tttdd.workers.model import LanguageModel
 from tttdd.workers.packing import Layout, lay_out, pack
 
 log = logging.getLogger(__name__)
 
+Kind = TypeVar("Kind")
 Progress = Callable[[int, int], None]
 
 
@@ -156,7 +157,7 @@ class Trainer:
         logps, loss = [], 0.0
         for done, (layout, diff_N) in enumerate(zip(layouts, diffs, strict=True), 1 + len(layouts)):
             logp_N = self._logprobs(layout)
-            loss += self._backward(layout, logp_N, diff_N, centred_mean(diffs), batch.rollouts_total)
+            loss += self._backward(layout, logp_N, diff_N, token_mean(diffs), batch.rollouts_total)
             logps.append(logp_N.detach().cpu().double())
             progress(done, 2 * len(layouts))
         trained = time.monotonic()
@@ -207,6 +208,7 @@ class Trainer:
 def main(line: wire.Line, options: dict[str, Any]) -> None:
     """Answer requests until the line ends (EOFError)."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    logging.getLogger("megatron").setLevel(logging.WARNING)
     trainer = Trainer(msgspec.convert(options, Options))
     line.send(wire.Event("ready"))
     while True:
@@ -224,10 +226,10 @@ def _answer(trainer: Trainer, line: wire.Line, request: wire.Request) -> wire.Re
     try:
         match request.method:
             case "train":
-                report = trainer.train(msgspec.convert(request.params, TrainRequest), progress)
+                report = trainer.train(_typed(request, TrainRequest), progress)
                 return wire.Reply(request.id, msgspec.structs.asdict(report))
             case "score":
-                return wire.Reply(request.id, trainer.score(msgspec.convert(request.params, ScoreRequest)))
+                return wire.Reply(request.id, trainer.score(_typed(request, ScoreRequest)))
             case unknown:
                 return wire.Reply(request.id, error=f"the trainer knows no request {unknown!r}")
     except ConnectionError:
@@ -235,6 +237,11 @@ def _answer(trainer: Trainer, line: wire.Line, request: wire.Request) -> wire.Re
     except (ValueError, OSError, RuntimeError) as error:
         log.exception("request %s failed", request.method)
         return wire.Reply(request.id, error=f"{request.method}: {error}")
+
+
+def _typed(request: wire.Request, kind: type[Kind]) -> Kind:
+    """The request's parameters; text becomes a path where one is meant.  Raises ValueError for others."""
+    return msgspec.convert(request.params, kind, dec_hook=lambda wanted, value: wanted(value))
 
 
 def _has_gpu(options: Options) -> bool:
@@ -266,9 +273,9 @@ def _summary(
     sampled = sum(len(sample.token_ids) for group in batch.groups for sample in group.samples)
     return release.Report(
         loss=loss,
-        ratio_mean=centred_mean([(-gap_N).exp() for gap_N in gaps]),
-        sampler_trainer_gap=centred_mean(gaps),
-        kl_base=centred_mean(diffs),
+        ratio_mean=token_mean([(-gap_N).exp() for gap_N in gaps]),
+        sampler_trainer_gap=token_mean(gaps),
+        kl_base=token_mean(diffs),
         grad_norm=grad_norm,
         tokens=sampled + sum(len(group.prompt_ids) for group in batch.groups),
         seconds=seconds,

@@ -1,0 +1,80 @@
+"""The real trainer process through its adapter."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import anyio
+import pytest
+from trainer_models import make_batch, options, save_model
+
+from tttdd.adapters.trainer import MegatronTrainer
+from tttdd.domain import batch as batches
+from tttdd.ports import Probe, Release, WorkerDied, WorkerFailed
+
+pytestmark = pytest.mark.anyio
+PROBE = Probe([1, 2, 3], [4, 5, 6])
+BASE = Release(0)
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+def trainer(folder: Path, steps: list[tuple[int, int]] | None = None, **changes: object) -> MegatronTrainer:
+    """A trainer of a model saved to `folder`, with its log there."""
+    if not (folder / "model").exists():
+        save_model(folder / "model", "qwen3", tied=True)
+        batches.write(folder / "batch", make_batch())
+    heard = None if steps is None else lambda done, total: steps.append((done, total))
+    return MegatronTrainer(options(folder / "model", **changes), folder / "train.log", heard)
+
+
+async def test_a_step_through_the_process_writes_a_release_that_scores_otherwise_than_the_base(tmp_path: Path):
+    steps: list[tuple[int, int]] = []
+    first = Release(1, tmp_path / "releases" / "0001")
+    async with trainer(tmp_path, steps, backend="megatron", devices=[]) as one:
+        report = await one.train(BASE, tmp_path / "batch", first)
+        base, trained = await one.score(PROBE, release=BASE), await one.score(PROBE, release=first)
+        assert await one.train(BASE, tmp_path / "batch", first) == report
+        await refused(one, tmp_path)
+    assert report.tokens == sum(
+        len(g.prompt_ids) + sum(len(s.token_ids) for s in g.samples) for g in make_batch().groups
+    )
+    assert len(base) == len(trained) == 3
+    assert base != trained
+    total = steps[0][1]
+    assert steps == [(done, total) for done in range(1, total + 1)]
+    assert "Warning" not in (tmp_path / "train.log").read_text()
+
+
+async def refused(one: MegatronTrainer, root: Path) -> None:
+    """Requests that cannot be done are errors, and the process lives on."""
+    with pytest.raises(WorkerFailed, match="No such file"):
+        await one.train(BASE, root / "nothing", Release(2, root / "releases" / "0002"))
+    with pytest.raises(WorkerFailed, match="empty prompt"):
+        await one.score(Probe([], [1]), release=BASE)
+    assert len(await one.score(PROBE, release=BASE)) == 3
+
+
+async def test_a_model_that_cannot_be_loaded_is_told_in_the_last_words(tmp_path: Path):
+    with pytest.raises(WorkerDied, match="LoRA targets lm_head"):
+        async with trainer(tmp_path, targets=["lm_head"]) as one:
+            await one.score(PROBE, release=BASE)
+
+
+async def test_a_killed_process_is_a_dead_worker_and_leaves_no_release(tmp_path: Path):
+    async with trainer(tmp_path) as one:
+        await one.score(PROBE, release=BASE)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(kill, one._worker.pid)
+            with pytest.raises(WorkerDied):
+                await one.train(BASE, tmp_path / "batch", Release(1, tmp_path / "releases" / "0001"))
+    assert not (tmp_path / "releases" / "0001").exists()
+
+
+async def kill(pid: int) -> None:
+    os.kill(pid, signal.SIGKILL)

@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import psutil
 import pytest
 
@@ -26,6 +27,8 @@ LIMITS = Limits(
     output_bytes=1 << 18,
     result_bytes=1 << 18,
 )
+PATIENT = msgspec.structs.replace(LIMITS, wall_seconds=30.0)
+"""For programs that end by themselves: a busy machine must not fail them."""
 MUTE = "def run(): return 1"
 TRY = "def tried(action):\n try: return [True, str(action())]\n except OSError as error: return [False, str(error)]\n"
 
@@ -44,7 +47,7 @@ def nothing_survives(sandbox: Sandbox) -> Iterator[None]:
     assert sandbox.pid is not None
     assert psutil.Process(sandbox.pid).children(recursive=True) == []
     assert processes_of_slots() == []
-    assert sandbox.run(MUTE, ENTRY, LIMITS).result == b"R1"
+    assert sandbox.run(MUTE, ENTRY, PATIENT).result == b"R1"
 
 
 def processes_of_slots() -> list[int]:
@@ -62,10 +65,10 @@ def watched(program: psutil.Process) -> bool:
         return True
 
 
-def run(sandbox: Sandbox, program: str) -> Outcome:
+def run(sandbox: Sandbox, program: str, limits: Limits = PATIENT) -> Outcome:
     begun = time.monotonic()
-    outcome = sandbox.run(program, ENTRY, LIMITS)
-    assert time.monotonic() - begun < 10
+    outcome = sandbox.run(program, ENTRY, limits)
+    assert time.monotonic() - begun < 40
     return outcome
 
 
@@ -98,7 +101,7 @@ def test_arguments_reach_the_entry_function(sandbox: Sandbox) -> None:
     ids=["spin", "spin in C", "ignore signals", "sleep"],
 )
 def test_a_program_that_does_not_end_is_killed_at_its_limit(sandbox: Sandbox, program: str) -> None:
-    outcome = run(sandbox, program)
+    outcome = run(sandbox, program, LIMITS)
     assert outcome.ending == "wall" or outcome.cpu_seconds >= 0.95
     assert os.WTERMSIG(outcome.wait_status) in (signal.SIGKILL, signal.SIGXCPU)
     assert outcome.seconds < 4
@@ -324,7 +327,13 @@ def test_a_dead_zygote_is_told_and_replaced(sandbox: Sandbox) -> None:
     with pytest.raises(JudgeDied):
         sandbox.run("while True: pass", ENTRY, LIMITS)
     assert len(children) == 1 and psutil.wait_procs(children, timeout=5)[1] == []
-    assert sandbox.run(MUTE, ENTRY, LIMITS).result == b"R1"
+    assert sandbox.run(MUTE, ENTRY, PATIENT).result == b"R1"
+
+
+def test_a_child_that_cannot_be_contained_runs_nothing(sandbox: Sandbox) -> None:
+    no_processor = msgspec.structs.replace(LIMITS, cpus=0)
+    with pytest.raises(JudgeDied, match="cannot contain a program"):
+        sandbox.run(MUTE, ENTRY, no_processor)
 
 
 def test_what_is_not_contained_is_said(sandbox: Sandbox) -> None:

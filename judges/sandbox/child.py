@@ -38,6 +38,8 @@ class Containment(msgspec.Struct, frozen=True):
 
     owner: namespaces.Owner | None
     """None: no namespaces, level `process`."""
+    users: bool
+    """Each slot has a user id of its own."""
     landlock: bool
     seccomp: bool
     readable: list[str]
@@ -101,16 +103,12 @@ def _contain(launch: Launch, containment: Containment) -> None:
 def _limit_and_give_up_rights(launch: Launch, containment: Containment) -> None:
     """An own user where the zygote is root.  Without a root of its own it may need to pass closed folders above the
     interpreter: it keeps the right to read, which Landlock narrows to the libraries."""
-    is_root, owner = containment.ids[0] == 0, containment.owner
-    own_number = is_root and owner != "user"
-    limits.apply(launch.limits, may_write=owner is not None, own_user=own_number or owner == "user")
+    owner, users = containment.owner, containment.users
+    limits.apply(launch.limits, may_write=owner is not None, own_user=users or owner == "user")
     linux.prctl(linux.PR_SET_KEEPCAPS, 1)
-    if own_number:
-        user = namespaces.SLOT_UID + launch.slot
-        os.setgroups([])
-        os.setresgid(user, user, user)
-        os.setresuid(user, user, user)
-    reads_anywhere = own_number and owner is None and containment.landlock
+    if users:
+        namespaces.become_user_of(launch.slot)
+    reads_anywhere = users and owner is None and containment.landlock
     linux.keep_capabilities(linux.CAP_DAC_READ_SEARCH if reads_anywhere else 0)
     linux.prctl(linux.PR_SET_DUMPABLE, 0)
 

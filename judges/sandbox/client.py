@@ -134,16 +134,19 @@ class Sandbox:
     @property
     def level(self) -> Level | None:
         """Containment in force; None before the start."""
-        return self._zygote.hello.level if self._zygote else None
+        zygote = self._zygote
+        return zygote.hello.level if zygote else None
 
     @property
     def missing(self) -> list[str]:
         """What that level does not contain on this machine, in words."""
-        return self._zygote.hello.missing if self._zygote else []
+        zygote = self._zygote
+        return zygote.hello.missing if zygote else []
 
     @property
     def pid(self) -> int | None:
-        return self._zygote.process.pid if self._zygote else None
+        zygote = self._zygote
+        return zygote.process.pid if zygote else None
 
     def run(self, program: str, entry: Entry, limits: Limits, ticket: Ticket | None = None) -> Outcome:
         """Run `program` in a new child and wait for its end, however it comes.

@@ -31,6 +31,7 @@ class Collector:
         self._killed: Ending | None = None
         self._started: float | None = None
         self._ended: Ended | None = None
+        self._refused = ""
         self._result, self._output, self._reports = bytearray(), bytearray(), bytearray()
         self._printed = 0
         pairs = [os.pipe2(os.O_CLOEXEC) for _ in range(3)]
@@ -62,6 +63,8 @@ class Collector:
                     self._finish(descriptor)
             if self._left() <= 0:
                 self._end("wall")
+        if self._refused:
+            raise JudgeDied(self._refused)
         for descriptor in self._pipes[:2]:
             self._drain(descriptor)
         return self._killed or "exited"
@@ -112,7 +115,7 @@ class Collector:
 
     def _finish(self, descriptor: int) -> None:
         if descriptor == self._pipes[2] and self._ended is None:
-            raise JudgeDied("the sandbox's zygote ended while a program ran")
+            raise JudgeDied(self._refused or "the sandbox's zygote ended while a program ran")
         self._poll.unregister(descriptor)
 
     def _take_result(self, data: bytes) -> None:
@@ -138,4 +141,4 @@ class Collector:
                 case Ended() as ended:
                     self._ended = ended
                 case Refused(message=message):
-                    raise JudgeDied(message)
+                    self._refused = message

@@ -37,6 +37,25 @@ def owner() -> Owner | None:
     return next((candidate for candidate in candidates if _works(candidate)), None)
 
 
+def users() -> bool:
+    """Whether this process may become the user of a slot.  Tried out in a child that ends at once."""
+    prober = os.fork()
+    if prober == 0:
+        try:
+            become_user_of(0)
+            os._exit(0)
+        finally:
+            os._exit(1)
+    return os.waitpid(prober, 0)[1] == 0
+
+
+def become_user_of(slot: int) -> None:
+    user = SLOT_UID + slot
+    os.setgroups([])
+    os.setresgid(user, user, user)
+    os.setresuid(user, user, user)
+
+
 def library_paths() -> list[str]:
     """Everything a program may read: system libraries, the interpreter and its packages, four devices."""
     modules = [importlib.import_module(name) for name in ("numpy", "scipy")]
@@ -138,6 +157,8 @@ def _probe(owner: Owner, paths: list[str]) -> None:
         child = clone_child(owner)
         if child == 0:
             settle(owner, ids, 1 << 20)
+            if owner == "root":
+                become_user_of(0)
             os._exit(0)
         os._exit(os.waitpid(child, 0)[1] != 0)
     finally:  # also an OSError must not run on as a second zygote

@@ -141,6 +141,7 @@ def contain(wanted: str) -> tuple[child.Containment, Hello]:
     owner = namespaces.owner() if wanted == "namespaces" else None
     found = child.Containment(
         owner=owner,
+        users=owner != "user" and namespaces.users(),
         landlock=landlock.version() >= 1,
         seccomp=seccomp.supported(),
         readable=namespaces.library_paths(),
@@ -157,7 +158,7 @@ def missing(found: child.Containment, wanted: str) -> list[str]:
         why = "this machine refuses namespaces" if wanted == "namespaces" else "as configured"
         lacks.append(f"no namespaces ({why}): programs see the host's processes and share its /proc and IPC")
         lacks.append("no private /tmp: programs cannot write files")
-        if found.ids[0] != 0:
+        if not found.users:
             lacks.append("no user of their own: programs run as the daemon's")
     if not found.seccomp:
         lacks.append("no seccomp filter for this processor: programs can start processes and open sockets")

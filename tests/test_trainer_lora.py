@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -39,7 +40,7 @@ def write(folder: Path, lora: Adapters) -> None:
     release.write(folder, record, contents)
 
 
-def both(model: LanguageModel, twin: torch.nn.Module, groups: list[Group]) -> tuple[torch.Tensor, torch.Tensor]:
+def both(model: LanguageModel, twin: Any, groups: list[Group]) -> tuple[torch.Tensor, torch.Tensor]:
     """Our log-probs of the trained tokens, and transformers'."""
     (parts,) = pack(groups, 10_000)
     pairs = [(groups[part.group], groups[part.group].samples[index]) for part in parts for index in part.samples]
@@ -64,7 +65,7 @@ def test_peft_reads_what_is_written_and_computes_the_same(tmp_path: Path, family
 def test_what_peft_writes_is_read_and_computes_the_same(tmp_path: Path):
     twin, (model, lora) = save_model(tmp_path / "m", "qwen3", tied=False), build(tmp_path / "m")
     peft = get_peft_model(twin, LoraConfig(r=4, lora_alpha=8, target_modules=list(TARGETS), init_lora_weights=False))
-    peft.save_pretrained(tmp_path / "p")
+    peft.save_pretrained(str(tmp_path / "p"))
     config = {**lora.config}
     lora.load(config, load_file(tmp_path / "p" / "adapter_model.safetensors"))
     ours, theirs = both(model, peft.eval(), make_batch().groups)

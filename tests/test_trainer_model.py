@@ -54,7 +54,7 @@ def pack_one():
 def test_weights_in_several_files_are_read_through_their_index(tmp_path: Path):
     twin = save_model(tmp_path, "qwen3", tied=False, max_shard_size="60KB")
     assert len(list(tmp_path.glob("*.safetensors"))) > 1
-    place = ours(tmp_path).layers[1].mlp.linear_fc2.weight
+    place = ours(tmp_path).gpt.decoder.layers[1].mlp.linear_fc2.weight
     assert torch.equal(place, twin.state_dict()["model.layers.1.mlp.down_proj.weight"])
 
 

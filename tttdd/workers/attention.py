@@ -55,11 +55,10 @@ class PackedAttention(torch.nn.Module):
         """Causal, the last query at the last key.  Padding lies behind each sample's end, so causality hides it."""
         q, k, v = (tensor.transpose(1, 2) for tensor in (q_SLHd, k_SKGd, v_SKGd))
         queries, keys = q.shape[2], k.shape[2]
-        causal = {"is_causal": True}
-        if queries != keys:
-            mask_LK = torch.ones(queries, keys, dtype=torch.bool, device=q.device).tril(keys - queries)
-            causal = {"attn_mask": mask_LK}
-        return scaled_dot_product_attention(q, k, v, scale=self._scale, enable_gqa=True, **causal).transpose(1, 2)
+        square = queries == keys  # then no mask has to be made
+        mask_LK = None if square else torch.ones(queries, keys, dtype=torch.bool, device=q.device).tril(keys - queries)
+        out = scaled_dot_product_attention(q, k, v, mask_LK, is_causal=square, scale=self._scale, enable_gqa=True)
+        return out.transpose(1, 2)
 
 
 def _padded(tensor: torch.Tensor, lengths: list[int]) -> torch.Tensor:

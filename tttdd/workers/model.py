@@ -140,11 +140,12 @@ def _start_megatron() -> None:
     if torch.distributed.is_initialized():
         return
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # the machine's own name may resolve to nothing
-    torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
+    store = torch.distributed.HashStore()  # type: ignore[attr-defined]
+    torch.distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
     parallel_state.initialize_model_parallel(1, 1)
 
 
-def _build(shape: Architecture, dtype: torch.dtype) -> GPTModel:
+def _build(shape: Architecture, dtype: torch.dtype) -> Any:
     """Unfilled; all fusions are off, as they need CUDA extensions."""
     config = TransformerConfig(
         num_layers=shape.num_hidden_layers,
@@ -173,7 +174,7 @@ def _build(shape: Architecture, dtype: torch.dtype) -> GPTModel:
         apply_rope_fusion=False,
         gradient_accumulation_fusion=False,
     )
-    spec = get_gpt_layer_local_spec(qk_layernorm=config.qk_layernorm, normalization="RMSNorm")
+    spec: Any = get_gpt_layer_local_spec(qk_layernorm=config.qk_layernorm, normalization="RMSNorm")
     spec.submodules.self_attention.submodules.core_attention = PackedAttention
     return GPTModel(
         config=config,
@@ -187,7 +188,7 @@ def _build(shape: Architecture, dtype: torch.dtype) -> GPTModel:
     )
 
 
-def _places(gpt: GPTModel, shape: Architecture) -> dict[str, torch.Tensor]:
+def _places(gpt: Any, shape: Architecture) -> dict[str, torch.Tensor]:
     """Where each tensor of a transformers checkpoint goes: views of the model's own parameters."""
     places = {
         "model.embed_tokens.weight": gpt.embedding.word_embeddings.weight.data,

@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 
 import msgspec
 import torch
+from torch.utils import deterministic
 
 from tttdd import wire
 from tttdd.domain import batch as batches
@@ -76,7 +77,7 @@ class Trainer:
         if options.threads is not None:
             torch.set_num_threads(options.threads)
         torch.use_deterministic_algorithms(True)
-        torch.utils.deterministic.fill_uninitialized_memory = False  # costs time, and nothing here reads any
+        deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]  # filling costs time
         device = torch.device("cuda", options.devices[0]) if _has_gpu(options) else torch.device("cpu")
         self._model = LanguageModel(Path(options.model_path), getattr(torch, options.dtype), device)
         self._lora = Adapters(self._model, options.rank, options.alpha, options.targets)

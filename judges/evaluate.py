@@ -27,6 +27,8 @@ DETAIL_CHARACTERS = 500
 _MEMORY_SHARE = 0.5
 """Of the machine's memory that one program may address, where its task asks for more."""
 _GIB = 1 << 30
+_NEARLY = 0.9
+"""The kernel enforces processor time by its ticks: what it reports at the end can be a little less than the limit."""
 
 
 class Evaluator:
@@ -106,7 +108,7 @@ def _ended(outcome: Outcome, limits: Limits) -> tuple[Reason, str] | None:
 
 
 def _signalled(number: int, outcome: Outcome, limits: Limits) -> tuple[Reason, str]:
-    if number in (signal.SIGKILL, signal.SIGXCPU) and outcome.cpu_seconds >= limits.cpu_seconds:
+    if number in (signal.SIGKILL, signal.SIGXCPU) and outcome.cpu_seconds >= _NEARLY * limits.cpu_seconds:
         return "timeout", f"it used more than {limits.cpu_seconds} s of processor time and was killed"
     if number == signal.SIGKILL:
         return "memory", "the system killed it, most likely because memory ran out"

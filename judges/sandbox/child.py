@@ -18,8 +18,8 @@ import signal
 import sys
 import traceback
 import types
-from collections.abc import Iterable, Sequence
-from typing import Any, NoReturn
+from collections.abc import Sequence
+from typing import Any, NoReturn, cast
 
 import msgspec
 import numpy as np
@@ -197,13 +197,11 @@ def _encoded(value: Any, function: str) -> bytes:
 
 def _as_json(value: Any) -> Any:
     if isinstance(value, np.ndarray):
-        array: np.ndarray[Any, Any] = value
-        return array.tolist()
+        return cast(Any, value).tolist()
     if isinstance(value, np.generic):
         return value.item()
     if isinstance(value, list | tuple):
-        items: Iterable[Any] = value
-        return [_as_json(each) for each in items]
+        return [_as_json(each) for each in cast("list[Any]", value)]
     return value
 
 

@@ -27,8 +27,8 @@ DETAIL_CHARACTERS = 500
 _MEMORY_SHARE = 0.5
 """Of the machine's memory that one program may address, where its task asks for more."""
 _GIB = 1 << 30
-_NEARLY = 0.9
-"""The kernel enforces processor time by its ticks: what it reports at the end can be a little less than the limit."""
+_NEARLY = 0.5
+"""The kernel enforces processor time by ticks, which on a busy virtual machine run ahead of what it reports at the end."""
 
 
 class Evaluator:

@@ -102,9 +102,9 @@ def test_arguments_reach_the_entry_function(sandbox: Sandbox) -> None:
 )
 def test_a_program_that_does_not_end_is_killed_at_its_limit(sandbox: Sandbox, program: str) -> None:
     outcome = run(sandbox, program, LIMITS)
-    assert outcome.ending == "wall" or outcome.cpu_seconds >= 0.9
+    assert outcome.ending == "wall" or outcome.cpu_seconds >= 0.5
     assert os.WTERMSIG(outcome.wait_status) in (signal.SIGKILL, signal.SIGXCPU)
-    assert outcome.seconds < 4
+    assert outcome.seconds < 10
 
 
 @pytest.mark.parametrize(

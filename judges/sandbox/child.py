@@ -196,10 +196,8 @@ def _encoded(value: Any, function: str) -> bytes:
 
 
 def _as_json(value: Any) -> Any:
-    if isinstance(value, np.ndarray):
-        return cast(Any, value).tolist()
-    if isinstance(value, np.generic):
-        return value.item()
+    if isinstance(value, np.ndarray | np.generic):
+        return cast("Any", value).tolist()
     if isinstance(value, list | tuple):
         return [_as_json(each) for each in cast("list[Any]", value)]
     return value

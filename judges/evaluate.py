@@ -28,7 +28,7 @@ _MEMORY_SHARE = 0.5
 """Of the machine's memory that one program may address, where its task asks for more."""
 _GIB = 1 << 30
 _NEARLY = 0.5
-"""The kernel enforces processor time by ticks, which on a busy virtual machine run ahead of what it reports at the end."""
+"""The kernel enforces processor time by ticks; on a busy virtual machine they run ahead of what it reports."""
 
 
 class Evaluator:

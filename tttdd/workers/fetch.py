@@ -159,8 +159,10 @@ def _pip(requirements: Path, partial: Path, size: int, on_progress: Callable[[fl
         while process.poll() is None:
             on_progress(min(_bytes(partial) / size, 1.0))
             time.sleep(POLL_SECONDS)
-    lines = [line for line in complaints.read_text(errors="replace").splitlines() if line.strip()]
-    return None if process.returncode == 0 else " ".join(lines[-3:]) or f"exit status {process.returncode}"
+    if process.returncode == 0:
+        return None
+    lines = complaints.read_text(errors="replace").split("\n")
+    return " ".join(" ".join(lines[-4:]).split()) or f"exit status {process.returncode}"
 
 
 def _bytes(partial: Path) -> int:

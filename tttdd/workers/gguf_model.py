@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from gguf import GGUFReader
-from gguf.quants import dequantize
 from numpy.typing import NDArray
 from safetensors.numpy import save_file
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+
+from tttdd.workers.gguf_file import GgufFile
 
 CONTROL = 3
 """GGUF's token type of special tokens."""
@@ -39,15 +39,15 @@ OUTER = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "outpu
 
 def convert(source: Path, folder: Path, on_progress: Callable[[float], None]) -> None:
     """Writes `folder`; progress goes from 0 to 1.  Raises ValueError for a file that holds something else."""
-    reader = GGUFReader(source)
-    keys: dict[str, Any] = {name: field.contents() for name, field in reader.fields.items()}
+    file = GgufFile(source)
+    keys = file.keys
     if keys.get("general.architecture") != "llama" or keys.get("tokenizer.ggml.pre") not in ("smollm", "gpt-2"):
         raise ValueError(f"{source.name} is not a Llama model with a byte-level tokenizer")
     folder.mkdir(parents=True)
     weights: dict[str, NDArray[np.float32]] = {}
-    for name, weight in _tensors(reader, keys):
+    for name, weight in _tensors(file, keys):
         weights[name] = weight
-        on_progress(len(weights) / len(reader.tensors))
+        on_progress(len(weights) / len(file))
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
     tied = "lm_head.weight" not in weights
     _write(folder / "config.json", _config(keys, len(weights["model.embed_tokens.weight"]), tied))
@@ -59,18 +59,17 @@ def _write(path: Path, content: object) -> None:
     path.write_text(json.dumps(content, indent=1, ensure_ascii=False))
 
 
-def _tensors(reader: GGUFReader, keys: dict[str, Any]) -> Iterator[tuple[str, NDArray[np.float32]]]:
+def _tensors(file: GgufFile, keys: dict[str, Any]) -> Iterator[tuple[str, NDArray[np.float32]]]:
     heads = {"attn_q": keys["llama.attention.head_count"], "attn_k": keys["llama.attention.head_count_kv"]}
-    for tensor in reader.tensors:
-        weight = np.array(dequantize(tensor.data, tensor.tensor_type), dtype=np.float32)
-        match tensor.name.split("."):
+    for tensor, weight in file.tensors():
+        match tensor.split("."):
             case ["blk", layer, name, "weight"] if name in NAMES:
                 rows = _halves(weight, heads[name]) if name in heads else weight
                 yield f"model.layers.{layer}.{NAMES[name]}.weight", rows
             case [name, "weight"] if name in OUTER:
                 yield f"{OUTER[name]}.weight", weight
             case _:
-                raise ValueError(f"unknown tensor {tensor.name}")
+                raise ValueError(f"unknown tensor {tensor}")
 
 
 def _halves(weight: NDArray[np.float32], heads: int) -> NDArray[np.float32]:

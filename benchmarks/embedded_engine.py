@@ -15,7 +15,7 @@ import os
 import tempfile
 import time
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # as the engine's worker does; read when torch is loaded
 
@@ -41,8 +41,13 @@ class Seconds(NamedTuple):
 
 def write_random_model(folder: Path) -> Path:
     torch.manual_seed(0)
-    shape = {"hidden_size": 576, "intermediate_size": 1536, "num_hidden_layers": 30, "vocab_size": 49152}
-    heads = {"num_attention_heads": 9, "num_key_value_heads": 3, "max_position_embeddings": 8192}
+    shape: dict[str, Any] = {
+        "hidden_size": 576,
+        "intermediate_size": 1536,
+        "num_hidden_layers": 30,
+        "vocab_size": 49152,
+    }
+    heads: dict[str, Any] = {"num_attention_heads": 9, "num_key_value_heads": 3, "max_position_embeddings": 8192}
     LlamaForCausalLM(LlamaConfig(**shape, **heads, tie_word_embeddings=True)).save_pretrained(folder)
     return folder
 
@@ -64,7 +69,7 @@ def ours(model: Path, prompts: list[list[int]], rollouts: int, new: int) -> Seco
 
 
 def theirs(model: Path, prompts: list[list[int]], rollouts: int, new: int) -> Seconds:
-    network = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32)
+    network: Any = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32)
     ids = torch.tensor(prompts).repeat_interleave(rollouts, 0)
     settings = {"do_sample": True, "top_k": 0, "top_p": 1.0, "temperature": 1.0, "pad_token_id": 0}
     start = Seconds.now()

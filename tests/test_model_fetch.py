@@ -54,7 +54,7 @@ def write_gguf(model: Path, target: Path) -> None:
 def write_tokenizer(model: Path, writer: gguf.GGUFWriter) -> None:
     content = json.loads((model / "tokenizer.json").read_text())
     tokenizer = Tokenizer.from_file(str(model / "tokenizer.json"))
-    tokens = [tokenizer.id_to_token(number) for number in range(tokenizer.get_vocab_size())]
+    tokens = [str(tokenizer.id_to_token(number)) for number in range(tokenizer.get_vocab_size())]
     writer.add_tokenizer_model("gpt2")
     writer.add_tokenizer_pre("smollm")
     writer.add_token_list(tokens)

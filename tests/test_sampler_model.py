@@ -21,7 +21,7 @@ ARCHITECTURES: list[Architecture] = ["llama", "qwen3"]
 def write_adapter(model: Path, folder: Path, seed: int = 1) -> Path:
     torch.manual_seed(seed)
     config = LoraConfig(r=4, lora_alpha=8, target_modules=list(LORA_TARGETS), init_lora_weights=False)
-    get_peft_model(AutoModelForCausalLM.from_pretrained(model), config).save_pretrained(folder)
+    get_peft_model(AutoModelForCausalLM.from_pretrained(model), config).save_pretrained(str(folder))
     return folder
 
 

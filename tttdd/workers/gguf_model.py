@@ -112,7 +112,7 @@ def _write_tokenizer(keys: dict[str, Any], folder: Path) -> None:
     tokens: list[str] = keys["tokenizer.ggml.tokens"]
     merges = [tuple(merge.split(" ")) for merge in keys["tokenizer.ggml.merges"]]
     tokenizer = Tokenizer(models.BPE(vocab={token: number for number, token in enumerate(tokens)}, merges=merges))
-    split = [pre_tokenizers.ByteLevel(add_prefix_space=False)]
+    split: list[Any] = [pre_tokenizers.ByteLevel(add_prefix_space=False)]
     if keys["tokenizer.ggml.pre"] == "smollm":
         split.insert(0, pre_tokenizers.Digits(individual_digits=True))
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(split)

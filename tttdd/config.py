@@ -72,6 +72,8 @@ class Trainer(Table):
     kl_coef: Annotated[float, Meta(ge=0)] = 0.1
     max_tokens_per_gpu: Positive = 32768
     logprob_chunk: Positive = 1024
+    recompute: bool = True
+    """Compute activations again in the backward pass instead of keeping them: less memory, the same numbers."""
 
 
 class Grid(Table):

@@ -12,9 +12,12 @@ from __future__ import annotations
 
 import hashlib
 import time
+from functools import partial
+from pathlib import Path
 from typing import Literal
 
 import anyio
+import anyio.to_thread
 import msgspec
 
 from judges.verdict import Verdict
@@ -109,18 +112,9 @@ async def sample_half(plan: Plan, world: World, step: int, release: Release) -> 
             ids, parent = prompt_ids[place.group], parents[place.group]
             grid.start_soon(one_rollout, plan, world, release, place, parent, prompts[place.group], ids, clock)
     rollouts = world.store.rollouts(plan.name, step)
-    grow(plan, archive, parents, rollouts)
-    frozen = freeze(plan, step, release, prompt_ids, rollouts)
-    path = world.folder.batch(step)
-    batch.write(path, frozen)
-    row = {
-        **metrics.grid_row(step, plan.groups, plan.rollouts, [(r.sampled, r.program, r.verdict) for r in rollouts]),
-        **metrics.archive_row(archive),
-        "tttd/training_groups": float(len(frozen.groups)),
-        "tttd/training_rollouts": float(sum(len(group.samples) for group in frozen.groups)),
-        **clock.row(),
-    }
-    world.store.begin(plan.name, step, archive, path, row)
+    close = partial(close_grid, plan, step, release, archive, parents, prompt_ids, rollouts, world.folder)
+    path, row = await anyio.to_thread.run_sync(close)  # parsing hundreds of programs must not hold the event loop
+    world.store.begin(plan.name, step, archive, path, row | clock.row())
 
 
 async def one_rollout(
@@ -176,6 +170,28 @@ def rollout_seed(seed: int, place: Coordinate) -> int:
     """One seed per coordinate, below 2^63: a rollout that must be sampled again is the same rollout."""
     digest = hashlib.sha256(f"{seed}/{place.step}/{place.group}/{place.rollout}".encode()).digest()
     return int.from_bytes(digest[:8], "big") >> 1
+
+
+def close_grid(
+    plan: Plan,
+    step: int,
+    release: Release,
+    archive: Archive,
+    parents: list[Node],
+    prompt_ids: list[list[int]],
+    rollouts: list[Rollout],
+    folder: RunFolder,
+) -> tuple[Path, dict[str, float]]:
+    """Grow the archive, freeze the batch; returns the batch's file and the grid's half of the metrics row."""
+    grow(plan, archive, parents, rollouts)
+    frozen = freeze(plan, step, release, prompt_ids, rollouts)
+    batch.write(folder.batch(step), frozen)
+    return folder.batch(step), {
+        **metrics.grid_row(step, plan.groups, plan.rollouts, [(r.sampled, r.program, r.verdict) for r in rollouts]),
+        **metrics.archive_row(archive),
+        "tttd/training_groups": float(len(frozen.groups)),
+        "tttd/training_rollouts": float(sum(len(group.samples) for group in frozen.groups)),
+    }
 
 
 def grow(plan: Plan, archive: Archive, parents: list[Node], rollouts: list[Rollout]) -> None:

@@ -26,12 +26,15 @@ from tttdd.workers.attention import PackedAttention
 from tttdd.workers.loss import chunked_logprobs
 from tttdd.workers.packing import Layout
 
+_compile = torch.compile
+torch.compile = lambda model=None, **_: model  # megatron compiles fusions that we turn off: half of its import time
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # a page of them on missing CUDA extensions that a CPU has no use for
     from megatron.core import parallel_state
     from megatron.core.models.gpt import GPTModel
     from megatron.core.models.gpt.gpt_layer_specs import get_gpt_layer_local_spec
     from megatron.core.transformer import TransformerConfig
+torch.compile = _compile
 
 # Tensor names: T tokens of a bin, N trained tokens, D hidden size.
 

@@ -49,6 +49,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     kl_coef: float
     max_tokens_per_gpu: int
     logprob_chunk: int
+    recompute: bool = True
     threads: int | None = None
     """Threads of the CPU kernels; default: torch's own choice."""
     devices: tuple[int, ...] = ()
@@ -80,6 +81,7 @@ class Trainer:
         deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]  # filling costs time
         device = torch.device("cuda", options.devices[0]) if _has_gpu(options) else torch.device("cpu")
         self._model = LanguageModel(Path(options.model_path), getattr(torch, options.dtype), device)
+        self._model.recompute = options.recompute
         self._lora = Adapters(self._model, options.rank, options.alpha, options.targets)
 
     def train(self, request: TrainRequest, progress: Progress) -> release.Report:

@@ -1,0 +1,240 @@
+"""The real daemon on a tiny model: real engine, trainer, judges, store; killed at every phase, paused, cancelled."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.tiny_models import write_tiny_model
+from tttctl.client import Client, NoDaemon
+from tttdd.protocol import GridSize, Health, NodeInfo, Pause, RunInfo, Status, StepRow, Submit, Verified, Verify
+
+CONFIG = """
+[daemon]
+socket = "{folder}/s"
+state_dir = "{folder}/state"
+group = ""
+[model]
+path = "{folder}/model"
+dtype = "float32"
+[engine]
+backend = "torch"
+devices = []
+context_length = 2048
+[trainer]
+devices = []
+rank = 4
+lr = 1e-3
+max_tokens_per_gpu = 1024
+[sampling]
+max_new_tokens = 40
+[prompt]
+style = "{style}"
+[judges]
+time_limit = 5.0
+"""
+GRID = GridSize(2, 4)
+RUN = "/v1/runs/r"
+
+pytestmark = pytest.mark.timeout(300)
+
+
+class Daemon:
+    """A tttdd process in a folder of its own."""
+
+    def __init__(self, folder: Path, style: str = "completion") -> None:
+        self.folder, self.client = folder, Client(str(folder / "s"))
+        write_tiny_model(folder / "model")
+        (folder / "tttdd.toml").write_text(CONFIG.format(folder=folder, style=style))
+
+    def start(self) -> None:
+        command = [sys.executable, "-m", "tttdd", "--config", str(self.folder / "tttdd.toml")]
+        with (self.folder / "log").open("ab") as log:
+            self.process = subprocess.Popen(command, stderr=log, start_new_session=True)
+        wait_for(lambda: self.answers(), "the daemon")
+
+    def answers(self) -> bool:
+        assert self.process.poll() is None, (self.folder / "log").read_text()
+        try:
+            return self.client.get("/v1/health", Health).status == "ok"
+        except NoDaemon:
+            return False
+
+    def children(self) -> list[psutil.Process]:
+        return psutil.Process(self.process.pid).children(recursive=True)
+
+    def workers(self, module: str = "tttdd.workers") -> list[psutil.Process]:
+        return [child for child in self.children() if any(part.startswith(module) for part in words(child))]
+
+    def kill(self) -> None:
+        """kill -9, and see that nothing it started outlives it."""
+        children = self.children()
+        self.process.kill()
+        self.process.wait()
+        wait_for(lambda: not any(alive(child) for child in children), "the workers to die with the daemon")
+
+    def stop(self) -> None:
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+            self.process.wait(30)
+
+    def submit(self, steps: int) -> None:
+        self.client.post("/v1/runs", Submit(task="erdos_min_overlap", steps=steps, grid=GRID, name="r"), RunInfo)
+
+    def run(self) -> RunInfo:
+        return self.client.get(RUN, RunInfo)
+
+    def phase(self) -> tuple[int, str]:
+        current = self.client.get("/v1/status", Status).current
+        return (current.run.step, current.phase.name) if current else (-1, "idle")
+
+    def finish(self) -> RunInfo:
+        wait_for(lambda: self.run().state not in ("queued", "running"), "the run to end", 200)
+        return self.run()
+
+    def rows(self, query: str) -> list[tuple[int, ...]]:
+        with sqlite3.connect(f"file:{self.folder}/state/archive.sqlite3?mode=ro", uri=True) as database:
+            return database.execute(query).fetchall()
+
+
+def words(process: psutil.Process) -> list[str]:
+    try:
+        return process.cmdline()
+    except psutil.Error:  # it has just ended
+        return []
+
+
+def alive(process: psutil.Process) -> bool:
+    try:
+        return process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def wait_for(condition: Callable[[], bool], what: str, seconds: float = 60) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, f"waited {seconds} s for {what}"
+        time.sleep(0.02)
+
+
+@pytest.fixture
+def daemon(tmp_path: Path) -> Iterator[Daemon]:
+    daemon = Daemon(tmp_path)
+    daemon.start()
+    yield daemon
+    daemon.stop()
+
+
+def assert_whole(daemon: Daemon, steps: int) -> None:
+    """Every coordinate recorded once, one release a step, each proved, samples gone, batch = what was archived."""
+    size = GRID.groups * GRID.rollouts
+    assert daemon.rows("SELECT step, count(*) FROM rollouts GROUP BY step") == [(s, size) for s in range(steps)]
+    releases = [(0, -1), *((s + 1, s) for s in range(steps))]
+    assert daemon.rows("SELECT number, step FROM releases ORDER BY number") == releases
+    assert daemon.rows("SELECT count(*) FROM samples") == [(0,)]
+    committed = daemon.client.get(f"{RUN}/steps", list[StepRow])
+    assert [row.release for row in committed] == list(range(steps))
+    for row in committed:
+        assert row.proof is not None and row.proof.gap < 1e-4 < row.proof.trainer_shift
+        assert abs(row.metrics["train/sampler_trainer_gap"]) < 1e-4
+
+
+def test_the_real_loop_learns_from_real_programs_and_its_best_is_valid_again(daemon: Daemon) -> None:
+    daemon.submit(steps=2)
+    run = daemon.finish()
+    assert (run.state, run.step, run.release) == ("finished", 2, 2), run.reason
+    assert_whole(daemon, 2)
+    assert run.best is not None and run.starter is not None and run.best.reward >= run.starter.reward
+    verified = daemon.client.post(f"{RUN}/verify", Verify(node=run.best.node), Verified)
+    assert (verified.valid, verified.reward) == (True, run.best.reward)
+    node = daemon.client.get(f"{RUN}/best", NodeInfo)
+    assert node.program.startswith("import numpy") and "⟦" not in node.program
+    wait_for(lambda: not daemon.workers(), "idle: no worker")
+
+
+@pytest.mark.parametrize("phase", ["sample", "train", "publish"])
+def test_a_daemon_killed_in_a_phase_goes_on_and_loses_and_repeats_nothing(daemon: Daemon, phase: str) -> None:
+    daemon.submit(steps=2)
+    first = (0, phase) if phase != "publish" else None
+    if first:
+        wait_for(lambda: daemon.phase() == first, phase, 120)
+        if phase == "sample":
+            wait_for(lambda: bool(daemon.rows("SELECT 1 FROM rollouts")), "a recorded rollout")
+    else:  # too short to be seen from outside: the release is there, its commit is not
+        release = daemon.folder / "state/runs/r/releases/0001"
+        wait_for(release.exists, "the first release", 120)
+    before = daemon.rows("SELECT step, grid_group, rollout, recorded FROM rollouts")
+    daemon.kill()
+    daemon.start()
+    assert daemon.finish().state == "finished", daemon.run().reason
+    assert_whole(daemon, 2)
+    assert set(before) <= set(daemon.rows("SELECT step, grid_group, rollout, recorded FROM rollouts"))
+
+
+def test_a_killed_worker_is_restarted_and_the_run_finishes(daemon: Daemon) -> None:
+    daemon.submit(steps=1)
+    wait_for(lambda: daemon.phase() == (0, "sample"), "sampling", 120)
+    engines = daemon.workers("tttdd.workers.sample")
+    for engine in engines:
+        os.kill(engine.pid, signal.SIGKILL)
+    assert engines and daemon.finish().state == "finished", daemon.run().reason
+    assert_whole(daemon, 1)
+
+
+def test_a_paused_run_waits_releases_its_workers_and_goes_on(daemon: Daemon) -> None:
+    daemon.submit(steps=2)
+    wait_for(lambda: daemon.phase()[1] == "sample", "sampling", 120)
+    daemon.client.post(f"{RUN}/pause", Pause(release_gpus=True), RunInfo)
+    wait_for(lambda: not daemon.workers(), "no worker")
+    assert daemon.run().state == "paused"
+    daemon.stop()
+    daemon.start()
+    assert daemon.run().state == "paused"
+    daemon.client.post(f"{RUN}/resume", None, RunInfo)
+    assert daemon.finish().state == "finished", daemon.run().reason
+    assert_whole(daemon, 2)
+
+
+def test_a_cancelled_run_ends_its_workers_and_the_next_one_starts(daemon: Daemon) -> None:
+    daemon.submit(steps=50)
+    daemon.client.post("/v1/runs", Submit(task="circle_packing_26", steps=1, grid=GRID, name="next"), RunInfo)
+    wait_for(lambda: daemon.phase()[1] == "sample", "sampling", 120)
+    daemon.client.post(f"{RUN}/cancel", None, RunInfo)
+    wait_for(lambda: daemon.client.get("/v1/runs/next", RunInfo).state == "running", "the next run")
+    assert daemon.run().state == "cancelled"
+    daemon.stop()
+    assert daemon.process.returncode == 0
+
+
+def test_a_grid_without_a_valid_program_trains_a_batch_without_signal(tmp_path: Path) -> None:
+    daemon = Daemon(tmp_path, style="chat")
+    daemon.start()
+    try:
+        daemon.submit(steps=1)
+        assert daemon.finish().state == "finished", daemon.run().reason
+        (row,) = daemon.client.get(f"{RUN}/steps", list[StepRow])
+        assert row.metrics["tttd/valid_fraction"] == 0 and row.metrics["tttd/training_groups"] == 1
+        assert daemon.run().release == 1
+    finally:
+        daemon.stop()
+
+
+def test_a_run_whose_settings_changed_is_paused_naming_the_fields(daemon: Daemon) -> None:
+    daemon.submit(steps=2)
+    wait_for(lambda: daemon.phase()[1] == "sample", "sampling", 120)
+    daemon.stop()
+    config = daemon.folder / "tttdd.toml"
+    config.write_text(config.read_text().replace("lr = 1e-3", "lr = 2e-3"))
+    daemon.start()
+    wait_for(lambda: daemon.run().state == "paused", "the refusal")
+    assert "trainer.lr" in daemon.run().reason

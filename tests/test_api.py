@@ -23,6 +23,7 @@ from fake_daemon import FakeBoard, FakeRunner, Served, serving
 from hypothesis import HealthCheck, settings
 from schemathesis.checks import load_all_checks
 from schemathesis.specs.openapi.checks import positive_data_acceptance
+from starlette.requests import empty_receive
 
 from tttdd.api import app, peer, server
 from tttdd.api.peer import Peer
@@ -116,6 +117,7 @@ def test_a_body_that_is_no_object_of_valid_json_is_a_400(served: Served, body: b
         ("POST", "/v1/runs", {"task": "erdos_min_overlap", "name": "first"}, 409, ""),
         ("GET", "/v1/stats", None, 404, "did you mean /v1/status?"),
         ("DELETE", "/v1/runs", None, 405, "allowed: GET, POST"),
+        ("GET", "/v1/runs/", None, 404, "did you mean /v1/runs?"),
         ("POST", "/v1/runs/first/resume", {"now": 1}, 400, "known fields: none"),
     ],
 )
@@ -171,6 +173,27 @@ def test_a_body_without_end_loses_its_connection(served: Served) -> None:
                 sock.sendall(b" " * (1 << 20))
 
 
+def test_a_body_that_ends_early_changes_nothing(tmp_path: Path) -> None:
+    with serving(tmp_path / "s") as served:
+        with socket.socket(socket.AF_UNIX) as sock:
+            sock.connect(str(served.socket))
+            sock.sendall(b"POST /v1/pause HTTP/1.1\r\nhost: t\r\ncontent-length: 10\r\n\r\n{}")
+            sock.shutdown(socket.SHUT_WR)
+            assert sock.recv(1) == b""
+        assert ask(served, "GET", "/v1/health")[0] == 200
+        assert served.runner.asked == []
+
+
+def test_a_defect_is_told_as_the_daemons_and_logged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    with serving(tmp_path / "s") as served:
+        monkeypatch.setattr(served.runner, "best", None)
+        told = {"error": "the daemon failed (HTTP 500)", "hint": "its log says why"}
+        assert ask(served, "GET", "/v1/runs/first/best") == (500, told)
+    assert any(record.exc_info and record.exc_info[0] is TypeError for record in caplog.records)
+
+
 def test_events_are_whole_snapshots_coalesced(served: Served) -> None:
     connection = UnixConnection(served.socket)
     connection.request("GET", "/v1/events")
@@ -209,7 +232,7 @@ def test_an_open_event_stream_does_not_hold_up_the_stop(tmp_path: Path) -> None:
     assert not served.socket.exists()
 
 
-def test_a_call_in_flight_gets_its_answer_before_the_stop(tmp_path: Path) -> None:
+def test_a_call_in_flight_gets_its_answer_before_the_stop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     answers: list[int] = []
     with serving(tmp_path / "s") as served:
         ask(served, "POST", "/v1/runs", {"task": "erdos_min_overlap", "name": "a"})
@@ -220,7 +243,7 @@ def test_a_call_in_flight_gets_its_answer_before_the_stop(tmp_path: Path) -> Non
             await anyio.sleep(0.5)
             return {"node": 1, "valid": True, "reward": 1.0, "objective": None, "reason": "", "detail": ""}
 
-        served.runner.verify = slow  # type: ignore[method-assign]
+        monkeypatch.setattr(served.runner, "verify", slow)
         caller = threading.Thread(target=lambda: answers.append(ask(served, "POST", "/v1/runs/a/verify")[0]))
         caller.start()
         begun.wait(5)
@@ -279,7 +302,7 @@ def test_a_stranger_gets_a_403_whatever_he_asks(state: dict[str, Peer]) -> None:
         async def send(message: Any) -> None:
             sent.append(message)
 
-        await application(scope, anyio.sleep_forever, send)  # type: ignore[arg-type]
+        await application(scope, empty_receive, send)
 
     anyio.run(call)
     assert sent[0]["status"] == 403

@@ -124,14 +124,18 @@ def test_bad_usage_is_exit_status_2() -> None:
     assert ended.value.code == 2
 
 
-def test_a_broken_handler_is_told_as_the_daemons_failure(served: Served, capsys: pytest.CaptureFixture[str]) -> None:
-    served.runner.best = None  # type: ignore[method-assign, assignment]
+def test_a_broken_handler_is_told_as_the_daemons_failure(
+    served: Served, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(served.runner, "best", None)
     assert tttctl(["best", "first"]) == 1
     assert "the daemon failed (HTTP 500)" in capsys.readouterr().err
 
 
-def test_an_answer_of_another_version_is_told_as_such(served: Served, capsys: pytest.CaptureFixture[str]) -> None:
-    served.runner.best = lambda name: served.runner.run(name)  # type: ignore[method-assign, assignment, return-value]
+def test_an_answer_of_another_version_is_told_as_such(
+    served: Served, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(served.runner, "best", served.runner.run)
     assert tttctl(["best", "first"]) == 1
     assert "another version" in capsys.readouterr().err
 

@@ -122,7 +122,7 @@ def _decoded(body: bytes, kind: type[Answer]) -> Answer:
 def _error(status: int, body: bytes) -> protocol.Error:
     try:
         return msgspec.json.decode(body, type=protocol.Error)
-    except msgspec.DecodeError:  # not from a route: the daemon broke down in it
+    except msgspec.DecodeError:  # not from the API: the server under it has no JSON
         return protocol.Error(error=f"the daemon failed (HTTP {status})", hint="its log says why")
 
 

@@ -12,10 +12,11 @@ from typing import Any, Protocol
 
 import anyio
 import msgspec
+from starlette.responses import StreamingResponse
 
 from tttdd import __version__, protocol
 from tttdd.api.openapi import describe
-from tttdd.api.routing import App, Call, Events, Route
+from tttdd.api.routing import App, Call, Route
 
 COALESCED_HZ = 5
 
@@ -47,15 +48,16 @@ class Board(Protocol):
 
 def build(runner: Runner, board: Board, *, group: str = "") -> App:
     """The application; members of `group` may use it besides root and the daemon's account."""
-    handlers = _Handlers(runner, board)
+    stopping = anyio.Event()
+    handlers = _Handlers(runner, board, stopping)
     routes = [*_daemon_routes(handlers), *_run_routes(handlers), *_program_routes(handlers)]
     handlers.routes = routes
-    return App(routes, group)
+    return App(routes, group, stopping)
 
 
 class _Handlers:
-    def __init__(self, runner: Runner, board: Board) -> None:
-        self._runner, self._board = runner, board
+    def __init__(self, runner: Runner, board: Board, stopping: anyio.Event) -> None:
+        self._runner, self._board, self._stopping = runner, board, stopping
         self.routes: list[Route] = []
 
     async def health(self, call: Call) -> protocol.Health:
@@ -64,8 +66,9 @@ class _Handlers:
     async def status(self, call: Call) -> protocol.Status:
         return self._board.snapshot()
 
-    async def events(self, call: Call) -> Events:
-        return Events(_snapshots(self._board))
+    async def events(self, call: Call) -> StreamingResponse:
+        headers = {"content-type": "text/event-stream", "cache-control": "no-store"}
+        return StreamingResponse(_events(self._board, self._stopping), headers=headers)
 
     async def openapi(self, call: Call) -> dict[str, Any]:
         return describe(self.routes, __version__)
@@ -162,9 +165,19 @@ def _post(path: str, handler: Any, gives: Any, summary: str, **more: Any) -> Rou
     return Route(method="POST", path=path, handler=handler, gives=gives, summary=summary, **more)
 
 
-async def _snapshots(board: Board) -> AsyncIterator[protocol.Status]:
+async def _events(board: Board, stopping: anyio.Event) -> AsyncIterator[bytes]:
     version = -1
     while True:
-        version = await board.changed(version)
-        yield board.snapshot()
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(_cancel_on, stopping, tasks.cancel_scope)
+            version = await board.changed(version)
+            tasks.cancel_scope.cancel()
+        if stopping.is_set():
+            return
+        yield b"data: " + msgspec.json.encode(board.snapshot()) + b"\n\n"
         await anyio.sleep(1 / COALESCED_HZ)
+
+
+async def _cancel_on(event: anyio.Event, scope: anyio.CancelScope) -> None:
+    await event.wait()
+    scope.cancel()

@@ -93,7 +93,7 @@ async def serve(sock: socket.socket, app: App, *, ready: Callable[[], None]) -> 
         try:
             await anyio.sleep_forever()
         finally:
-            app.stop()
+            app.stopping.set()
             server.should_exit = True
 
 

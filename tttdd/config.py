@@ -33,14 +33,14 @@ class Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     """A TOML table."""
 
 
-class Daemon(Table):
+class Daemon(Table, frozen=True):
     socket: str = "/run/tttdd/tttdd.sock"
     state_dir: str = "/var/lib/tttdd"
     group: str = "tttdd"
     """Group that may use the socket; empty leaves it to the daemon's own."""
 
 
-class Model(Table):
+class Model(Table, frozen=True):
     path: str | None = None
     """A local transformers directory."""
     package: str | None = None
@@ -52,14 +52,14 @@ class Model(Table):
     """Where fetched models are kept; default $CACHE_DIRECTORY, else $XDG_CACHE_HOME/tttdd."""
 
 
-class Engine(Table):
+class Engine(Table, frozen=True):
     backend: Literal["sglang", "torch"] = "sglang"
     devices: tuple[int, ...] = (0,)
     context_length: Positive = 32768
     mem_fraction: Fraction = 0.65
 
 
-class Trainer(Table):
+class Trainer(Table, frozen=True):
     backend: Literal["megatron"] = "megatron"
     devices: tuple[int, ...] = (0,)
     rank: Positive = 32
@@ -76,30 +76,30 @@ class Trainer(Table):
     """Compute activations again in the backward pass instead of keeping them: less memory, the same numbers."""
 
 
-class Grid(Table):
+class Grid(Table, frozen=True):
     groups: Positive = 8
     rollouts: Positive = 64
     steps: Positive = 50
 
 
-class Sampling(Table):
+class Sampling(Table, frozen=True):
     temperature: Literal[1] = 1
     """Fixed: the trainer's importance ratio is taken at temperature 1."""
     max_new_tokens: Positive = 26000
 
 
-class Prompting(Table):
+class Prompting(Table, frozen=True):
     style: Literal["chat", "completion"] = "chat"
 
 
-class Search(Table):
+class Search(Table, frozen=True):
     c: Annotated[float, Meta(ge=0)] = 1.0
     max_nodes: Positive = 1000
     children_kept: Positive = 2
     count: Literal["rollout", "expansion"] = "rollout"
 
 
-class Judges(Table):
+class Judges(Table, frozen=True):
     parallel: Positive | None = None
     """Programs judged at once; default: the machine's cores."""
     sandbox: Literal["namespaces", "process"] = "namespaces"
@@ -107,17 +107,17 @@ class Judges(Table):
     """Seconds told to the model, given as budget_s and enforced (at 1.1 times); default: the task's."""
 
 
-class Checkpoints(Table):
+class Checkpoints(Table, frozen=True):
     keep: Positive = 3
     """Newest releases kept on disk, besides the best step's."""
 
 
-class Tasks(Table):
+class Tasks(Table, frozen=True):
     path: tuple[str, ...] = ()
     """Directories searched for tasks before the built-in ones."""
 
 
-class Config(Table, kw_only=True):
+class Config(Table, frozen=True, kw_only=True):
     daemon: Daemon = Daemon()
     model: Model
     engine: Engine = Engine()

@@ -13,7 +13,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
-from typing import Protocol
+from typing import Protocol, TypeGuard
 
 import anyio
 
@@ -53,7 +53,7 @@ class Workshop(Protocol):
         ...
 
     def open(
-        self, plan: step.Plan, model: ModelFiles, judge: Judge, observer: Board, gate: Gate
+        self, plan: step.Plan, files: ModelFiles, judge: Judge, observer: Board, gate: Gate
     ) -> AbstractAsyncContextManager[step.World]: ...
 
 
@@ -228,6 +228,10 @@ class Runner(Registry):
 def _words(group: BaseExceptionGroup[BaseException]) -> str:
     """The first error's message: the others are its consequences."""
     error: BaseException = group
-    while isinstance(error, BaseExceptionGroup):
+    while _is_group(error):
         error = error.exceptions[0]
     return str(error) or type(error).__name__
+
+
+def _is_group(error: BaseException) -> TypeGuard[BaseExceptionGroup[BaseException]]:
+    return isinstance(error, BaseExceptionGroup)

@@ -50,6 +50,7 @@ class Serving:
         """Serve `release` from now on; no-op when it is live.  Raises PublishFailed with the numbers."""
         if self._live is not None and self._live.proof.release == release.number:
             return self._live
+        fault: str | None = None
         for attempt in range(1, ATTEMPTS + 1):
             self._observer.phase(step, release.number, "publish")
             started = time.monotonic()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import anyio
@@ -23,10 +23,10 @@ SLEEPER = "import time\ndef run(**k):\n time.sleep({})\n return [0.5, 0.5], 0.5,
 ERDOS = tasks.load("erdos_min_overlap")
 
 
-def judging(parallel: int, use: Callable[[JudgePool, TaskJudge], object], time_limit: float = 5.0) -> None:
+def judging(parallel: int, use: Callable[[JudgePool, TaskJudge], Awaitable[object]], time_limit: float = 5.0) -> None:
     async def main() -> None:
         async with JudgePool(parallel) as pool:
-            await use(pool, pool.for_task(ERDOS, time_limit))  # type: ignore[misc]
+            await use(pool, pool.for_task(ERDOS, time_limit))
 
     anyio.run(main)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import anyio
 import pytest
@@ -16,7 +17,7 @@ from tttdd.domain.prompt import TaskPrompt
 from tttdd.folder import RunFolder
 from tttdd.gate import Gate
 from tttdd.ports import PublishFailed, Ready, RunRecord
-from tttdd.protocol import GridSize
+from tttdd.protocol import GridSize, PhaseName
 
 STARTER = "h = [⟦0.4, 0.1⟧]\n"
 TASK = TaskPrompt(
@@ -57,13 +58,18 @@ def open_store(state_dir: Path) -> SqliteStore:
     return store
 
 
-def world(state_dir: Path, store: SqliteStore, **parts: object) -> step.World:
-    ports = {"engine": FakeEngine(), "trainer": FakeTrainer(), "judge": FakeJudge(), "observer": FakeObserver()}
+def world(state_dir: Path, store: SqliteStore, **parts: Any) -> step.World:
+    ports: dict[str, Any] = {
+        "engine": FakeEngine(),
+        "trainer": FakeTrainer(),
+        "judge": FakeJudge(),
+        "observer": FakeObserver(),
+    }
     return step.World(
         store=store,
         gate=Gate(),
         folder=RunFolder(state_dir / "runs" / "r"),
-        **(ports | parts),  # type: ignore[arg-type]
+        **(ports | parts),
     )
 
 
@@ -91,11 +97,11 @@ async def test_every_step_is_committed_with_a_release_and_a_proof(tmp_path: Path
 
 @pytest.mark.anyio
 @pytest.mark.parametrize("phase", ["sample", "train", "publish", "prove", "commit"])
-async def test_a_crash_as_a_phase_begins_changes_nothing_of_the_run(tmp_path: Path, phase: str) -> None:
+async def test_a_crash_as_a_phase_begins_changes_nothing_of_the_run(tmp_path: Path, phase: PhaseName) -> None:
     whole = open_store(tmp_path / "whole")
     await step.run_to_the_end(PLAN, world(tmp_path / "whole", whole))
     store = open_store(tmp_path / "broken")
-    await run_until_crash(PLAN, world(tmp_path / "broken", store, observer=FakeObserver(crash_at=phase)))  # type: ignore[arg-type]
+    await run_until_crash(PLAN, world(tmp_path / "broken", store, observer=FakeObserver(crash_at=phase)))
     store.close()
     again = SqliteStore(tmp_path / "broken")
     await step.run_to_the_end(PLAN, world(tmp_path / "broken", again))

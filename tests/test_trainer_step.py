@@ -131,10 +131,12 @@ def test_what_forced_tokens_are_worth_changes_nothing(model: Path, tmp_path: Pat
     assert (tmp_path / "0001" / FILES[0]).read_bytes() == (tmp_path / "other" / FILES[0]).read_bytes()
 
 
-def test_a_release_that_is_there_is_reported_and_not_trained(model: Path, tmp_path: Path):
+def test_a_release_that_is_there_is_reported_and_not_trained(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     one = trainer(model)
     report = train(one, tmp_path, 0)
-    one._step = None  # type: ignore[assignment]
+    monkeypatch.setattr(one, "_step", None)
     assert train(one, tmp_path, 0) == report
 
 

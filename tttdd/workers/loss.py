@@ -19,7 +19,7 @@ def chunked_logprobs(
     hidden_ND: torch.Tensor, weight_VD: torch.Tensor, targets_N: torch.Tensor, chunk: int
 ) -> torch.Tensor:
     """Log-probs [N], float32, of `targets_N` under softmax(hidden @ weight.T); the weight gets no gradient."""
-    return _ChunkedLogprobs.apply(hidden_ND, weight_VD, targets_N, chunk)  # type: ignore[return-value]
+    return _ChunkedLogprobs.apply(hidden_ND, weight_VD, targets_N, chunk)
 
 
 class _ChunkedLogprobs(torch.autograd.Function):

@@ -143,7 +143,7 @@ def _start_megatron() -> None:
     if torch.distributed.is_initialized():
         return
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # the machine's own name may resolve to nothing
-    store = torch.distributed.HashStore()  # type: ignore[attr-defined]
+    store = torch.distributed.HashStore()  # pyright: ignore[reportPrivateImportUsage]  # public by its documentation
     torch.distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
     parallel_state.initialize_model_parallel(1, 1)
 
@@ -187,7 +187,7 @@ def _build(shape: Architecture, dtype: torch.dtype) -> Any:
         parallel_output=False,
         share_embeddings_and_output_weights=shape.tie_word_embeddings,
         position_embedding_type="rope",
-        rotary_base=shape.rope_theta,  # type: ignore[arg-type]
+        rotary_base=shape.rope_theta,  # pyright: ignore[reportArgumentType]  # annotated int, used as a number
     )
 
 

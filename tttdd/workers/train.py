@@ -78,7 +78,8 @@ class Trainer:
         if options.threads is not None:
             torch.set_num_threads(options.threads)
         torch.use_deterministic_algorithms(True)
-        deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]  # filling costs time
+        # Filling costs time.  torch gives its module the property in a way that types cannot see.
+        deterministic.fill_uninitialized_memory = False  # pyright: ignore[reportAttributeAccessIssue]
         device = torch.device("cuda", options.devices[0]) if _has_gpu(options) else torch.device("cpu")
         self._model = LanguageModel(Path(options.model_path), getattr(torch, options.dtype), device)
         self._model.recompute = options.recompute

@@ -23,7 +23,7 @@ from tttctl.render import say, show_json, table
 from tttdd.config import Config, ConfigError, default_path, load
 from tttdd.protocol import Health
 
-CPU_PACKAGES = ("torch", "megatron-core", "transformers", "peft", "safetensors", "gguf", "triton")
+CPU_PACKAGES = ("torch", "megatron-core", "transformers", "tokenizers", "safetensors", "gguf", "triton")
 DISK_GIB = 3.0
 MEMORY_GIB = 4.0
 SANDBOX = """

@@ -11,9 +11,10 @@ import msgspec
 
 from judges.verdict import Verdict
 from tttdd.domain import batch as batches
+from tttdd.domain.batch import TrainReport
 from tttdd.domain.grid import Coordinate
 from tttdd.domain.prompt import Prompt
-from tttdd.ports import Probe, Release, Sampled, TrainReport
+from tttdd.ports import Probe, Release, Sampled
 from tttdd.protocol import CellState, PhaseName, Proof
 
 

@@ -11,13 +11,13 @@ from peft import LoraConfig, PeftModel, get_peft_model
 from safetensors.torch import load_file
 from trainer_models import TARGETS, make_batch, plain_logprobs, save_model
 
-from tttdd.domain.batch import Group
+from tttdd.domain.batch import Group, TrainReport
 from tttdd.workers import release
 from tttdd.workers.lora import Adapters
 from tttdd.workers.model import LanguageModel
 from tttdd.workers.packing import lay_out, pack
 
-REPORT = release.Report(
+REPORT = TrainReport(
     loss=0.0, ratio_mean=1.0, sampler_trainer_gap=0.0, kl_base=0.0, grad_norm=0.0, tokens=0, seconds=0.0
 )
 

@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 from trainer_models import make_batch, options, plain_logprobs, save_model
 
 from tttdd.domain import batch as batches
-from tttdd.domain.batch import Batch, Group, Sample
+from tttdd.domain.batch import Batch, Group, Sample, TrainReport
 from tttdd.workers import release
 from tttdd.workers.train import Options, ScoreRequest, Trainer, TrainRequest
 
@@ -31,7 +31,7 @@ def trainer(model: Path, **changes: Any) -> Trainer:
     return Trainer(msgspec.convert(options(model, **changes), Options))
 
 
-def train(one: Trainer, root: Path, number: int, batch: Batch | None = None, name: str = "") -> release.Report:
+def train(one: Trainer, root: Path, number: int, batch: Batch | None = None, name: str = "") -> TrainReport:
     """Train `batch` from release `number` into number + 1 (or `name`) under `root`."""
     batches.write(root / f"batch{number}", batch or make_batch(number, release=number))
     request = TrainRequest(

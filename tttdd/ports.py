@@ -18,6 +18,7 @@ import msgspec
 
 from judges.verdict import Verdict
 from tttdd.domain.archive import Archive
+from tttdd.domain.batch import TrainReport
 from tttdd.domain.grid import Coordinate
 from tttdd.domain.identity import Value
 from tttdd.domain.prompt import Prompt
@@ -90,23 +91,6 @@ class Pending(msgspec.Struct, frozen=True):
     batch: Path
     metrics: dict[str, float]
     """The grid's half of the step's metrics row."""
-
-
-class TrainReport(msgspec.Struct, frozen=True):
-    """What one optimizer step says of itself (algorithm, section 4)."""
-
-    loss: float
-    ratio_mean: float
-    sampler_trainer_gap: float
-    """Mean of logq - logp over the trained tokens, in nats."""
-    kl_base: float
-    """Mean of logq - logp_base over the trained tokens, in nats."""
-    grad_norm: float
-    tokens: int
-    """Tokens that went through the model, prompts counted once per group."""
-    seconds: float
-    mfu: float | None = None
-    """Useful FLOP/s over the device's peak; None where the peak is not known (CPU)."""
 
 
 class ModelFiles(msgspec.Struct, frozen=True):

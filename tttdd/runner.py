@@ -2,7 +2,7 @@
 
     queued -> running -> finished | failed | cancelled
                  ^ v
-               paused          a daemon that starts again goes on with what was running
+               paused          resume takes paused and failed runs; a new daemon goes on with what was running
 
 A dead worker is one kind of error: the runner backs off and re-enters the loop, at most RESTARTS times without a
 commit in between.  Any other error fails the run, never the daemon.
@@ -90,7 +90,7 @@ class Runner(Registry):
         if name is None:
             self._paused = self._board.paused = False
         else:
-            self._must_be(name, "paused")
+            self._must_be(name, "paused", "failed")
             self._store.set_state(name, "running" if name == self._in_hand else "queued", "")
         in_hand = self._store.run(self._in_hand) if self._in_hand else None
         if not self._paused and (in_hand is None or in_hand.state == "running"):

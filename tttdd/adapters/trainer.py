@@ -16,7 +16,8 @@ import msgspec
 
 from tttdd import wire
 from tttdd.adapters.worker import Worker
-from tttdd.ports import Probe, Release, TrainReport
+from tttdd.domain.batch import TrainReport
+from tttdd.ports import Probe, Release
 
 
 class MegatronTrainer:

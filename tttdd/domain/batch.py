@@ -1,4 +1,4 @@
-"""The frozen training batch of one step: what goes from the daemon to the trainer, as one file.
+"""The frozen training batch of one step, one file from the daemon to the trainer, and the report that comes back.
 
     prompt + samples + advantages --write--> batch file (fsynced, renamed into place) --read--> trainer
 
@@ -17,6 +17,23 @@ from pathlib import Path
 import msgspec
 
 assert sys.byteorder == "little"
+
+
+class TrainReport(msgspec.Struct, frozen=True):
+    """What one optimizer step says of itself (algorithm, section 4)."""
+
+    loss: float
+    ratio_mean: float
+    sampler_trainer_gap: float
+    """Mean of logq - logp over the trained tokens, in nats."""
+    kl_base: float
+    """Mean of logq - logp_base over the trained tokens, in nats."""
+    grad_norm: float
+    tokens: int
+    """Tokens that went through the model, prompts counted once per group."""
+    seconds: float
+    mfu: float | None = None
+    """Useful FLOP/s over the device's peak; None where the peak is not known (CPU)."""
 
 
 class Sample(msgspec.Struct, frozen=True):

@@ -16,23 +16,10 @@ import msgspec
 import torch
 from safetensors.torch import load_file, save_file
 
-from tttdd.domain.batch import sync_folder
+from tttdd.domain.batch import TrainReport, sync_folder
 
 ASIDE = ".aside"
 """Ending of a folder that is being written; what a crash leaves behind is known by it."""
-
-
-class Report(msgspec.Struct, frozen=True, kw_only=True):
-    """What an optimizer step says of itself: the fields of ports.TrainReport, in its units."""
-
-    loss: float
-    ratio_mean: float
-    sampler_trainer_gap: float
-    kl_base: float
-    grad_norm: float
-    tokens: int
-    seconds: float
-    mfu: float | None = None
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True):
@@ -42,7 +29,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     parent: int
     batch_sha256: str
     seed: int
-    report: Report
+    report: TrainReport
 
 
 class Contents(msgspec.Struct, frozen=True, kw_only=True):

@@ -21,7 +21,7 @@ from torch.utils import deterministic
 
 from tttdd import wire
 from tttdd.domain import batch as batches
-from tttdd.domain.batch import Batch, Group, Sample
+from tttdd.domain.batch import Batch, Group, Sample, TrainReport
 from tttdd.workers import release
 from tttdd.workers.lora import Adapters
 from tttdd.workers.loss import policy_loss, token_mean
@@ -85,7 +85,7 @@ class Trainer:
         self._model.recompute = options.recompute
         self._lora = Adapters(self._model, options.rank, options.alpha, options.targets)
 
-    def train(self, request: TrainRequest, progress: Progress) -> release.Report:
+    def train(self, request: TrainRequest, progress: Progress) -> TrainReport:
         """Raises ValueError for a batch, release or target that do not belong together, OSError from the files."""
         sha256 = hashlib.sha256(request.batch.read_bytes()).hexdigest()
         if request.target.exists():
@@ -148,7 +148,7 @@ class Trainer:
             state |= {f"{name}.{part}": optimizer.state[weight][part].cpu() for part in ("exp_avg", "exp_avg_sq")}
         return release.Contents(adapter_config=self._lora.config, adapter=self._lora.tensors(), optimizer=state)
 
-    def _step(self, batch: Batch, optimizer: torch.optim.Adam, progress: Progress) -> release.Report:
+    def _step(self, batch: Batch, optimizer: torch.optim.Adam, progress: Progress) -> TrainReport:
         """One Adam step on the whole batch."""
         started = time.monotonic()
         layouts = [lay_out(batch.groups, parts) for parts in pack(batch.groups, self._options.max_tokens_per_gpu)]
@@ -252,7 +252,7 @@ def _has_gpu(options: Options) -> bool:
     return bool(options.devices) and torch.cuda.is_available()
 
 
-def _report_of(request: TrainRequest, sha256: str) -> release.Report:
+def _report_of(request: TrainRequest, sha256: str) -> TrainReport:
     """The report of a target that is there already; ValueError when it was made from something else."""
     record = release.read_record(request.target)
     if (record.parent, record.batch_sha256) != (request.release, sha256):
@@ -272,10 +272,10 @@ def _summary(
     loss: float,
     grad_norm: float,
     seconds: float,
-) -> release.Report:
+) -> TrainReport:
     gaps = [layout.logq_N - logp_N for layout, logp_N in zip(layouts, logps, strict=True)]
     sampled = sum(len(sample.token_ids) for group in batch.groups for sample in group.samples)
-    return release.Report(
+    return TrainReport(
         loss=loss,
         ratio_mean=token_mean([(-gap_N).exp() for gap_N in gaps]),
         sampler_trainer_gap=token_mean(gaps),

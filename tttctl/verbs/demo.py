@@ -60,7 +60,7 @@ def private_daemon(state_dir: Path) -> Generator[Client]:
     config, socket = write_config(state_dir)
     with (state_dir / "daemon.log").open("ab") as log:
         process = subprocess.Popen(
-            [sys.executable, "-m", "tttdd", "--config", str(config)],
+            [sys.executable, "-P", "-m", "tttdd", "--config", str(config)],
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,

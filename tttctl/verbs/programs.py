@@ -61,7 +61,9 @@ def _judge_file(options: Namespace) -> NoReturn:
     """Become the judges' own command: no daemon is needed, and its exit status is ours."""
     if options.node is not None:
         raise Failed(400, Error(error="with --task there is one FILE and no NODE"))
-    command = [sys.executable, "-m", "judges", "verify", "--task", options.task, options.what]
+    command = [sys.executable, "-P", "-m", "judges", "verify", "--task", options.task, options.what]
+    if options.time_limit is not None:
+        command += ["--time-limit", str(options.time_limit)]
     sys.stdout.flush()
     os.execv(sys.executable, [*command, "--json"] if options.json else command)
 

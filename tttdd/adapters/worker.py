@@ -57,7 +57,15 @@ class Worker:
         ours.setblocking(False)
         self._log.parent.mkdir(parents=True, exist_ok=True)
         with theirs, self._log.open("ab") as log:
-            command = [sys.executable, "-m", "tttdd.workers", self._module, str(theirs.fileno()), str(os.getpid())]
+            command = [
+                sys.executable,
+                "-P",
+                "-m",
+                "tttdd.workers",
+                self._module,
+                str(theirs.fileno()),
+                str(os.getpid()),
+            ]
             self._process = subprocess.Popen(
                 [*command, msgspec.json.encode(self._options).decode()],
                 stdin=subprocess.DEVNULL,

@@ -1,0 +1,71 @@
+"""What is refused at load: the message names file, line and field, and says what to do."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tttdd import config
+
+MODEL = '[model]\npath = "m"\n'
+
+
+def refusal(tmp_path: Path, text: str) -> str:
+    file = tmp_path / "tttdd.toml"
+    file.write_text(text)
+    with pytest.raises(config.ConfigError) as caught:
+        config.load(file)
+    return str(caught.value).removeprefix(str(file))
+
+
+@pytest.mark.parametrize("name", ["tttdd.toml", "tttdd.cpu.toml"])
+def test_the_shipped_configurations_load(name: str) -> None:
+    assert config.load(config.shipped(name)).grid.rollouts >= 3
+
+
+def test_the_reference_configuration_is_the_papers() -> None:
+    reference = config.load(config.shipped("tttdd.toml"))
+    assert (reference.grid.groups, reference.grid.rollouts, reference.grid.steps) == (8, 64, 50)
+    trainer = reference.trainer
+    assert (trainer.rank, trainer.alpha, trainer.lr, trainer.betas, trainer.eps) == (32, 32, 4e-5, (0.9, 0.95), 1e-8)
+    assert (trainer.kl_coef, reference.search.c, reference.search.max_nodes, reference.search.children_kept) == (
+        0.1,
+        1.0,
+        1000,
+        2,
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (MODEL + "[grid]\ngroop = 3\n", ":4: unknown key 'grid.groop'; did you mean 'groups'?"),
+        (MODEL + "[grud]\nx = 1\n", ":3: unknown key 'grud'; did you mean 'grid'?"),
+        (MODEL + "[search]\nzzz = 1\n", ":4: unknown key 'search.zzz'; known keys: c, max_nodes, children_kept, count"),
+        (MODEL + '[grid]\n\ngroups = "many"\n', ":5: grid.groups: Expected `int`, got `str`"),
+        (MODEL + "[grid]\nrollouts = 2\n", ":4: grid.rollouts: 2 rollouts a group are too few"),
+        (
+            MODEL + "[engine]\ncontext_length = 1000\n[sampling]\nmax_new_tokens = 1000\n",
+            ":6: sampling.max_new_tokens: 1000 new tokens do not fit into engine.context_length = 1000",
+        ),
+        ("[model]\n", ":1: model: exactly one of path and package"),
+        (MODEL + 'package = "x"\n', ":1: model: exactly one of path and package"),
+        ("", ":1: configuration: Object missing required field `model`"),
+        (MODEL + '[trainer]\ntargets = ["q_proj", "w"]\n', ":4: trainer.targets: unknown w"),
+        (MODEL + '[engine]\nbackend = "torch"\n', ":1: model.dtype: bfloat16"),
+        ("[model\n", ": not valid TOML: "),
+    ],
+)
+def test_a_mistake_is_told_with_its_place(tmp_path: Path, text: str, message: str) -> None:
+    assert refusal(tmp_path, text).startswith(message)
+
+
+def test_a_missing_file_is_told(tmp_path: Path) -> None:
+    with pytest.raises(config.ConfigError, match=r"none.toml: cannot read the configuration: No such file"):
+        config.load(tmp_path / "none.toml")
+
+
+def test_the_environment_names_the_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TTTDD_CONFIG", "/somewhere/x.toml")
+    assert config.default_path() == Path("/somewhere/x.toml")

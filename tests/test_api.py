@@ -83,7 +83,7 @@ def test_a_submitted_run_is_created_and_can_be_read(served: Served) -> None:
     ("body", "field", "said"),
     [
         ({"task": "erdos_min_overlap", "stepz": 3}, "stepz", "did you mean 'steps'?"),
-        ({"task": "erdos_min_overlap", "grid": {"groups": 1, "rollouts": 2}}, "grid.rollouts", ">= 3"),
+        ({"task": "erdos_min_overlap", "grid": {"groups": 1, "rollouts": 0}}, "grid.rollouts", ">= 1"),
         ({"task": "erdos_min_overlap", "grid": {"groups": 1, "rollouts": 3, "x": 1}}, "grid.x", "unknown field"),
         ({"task": "erdos_min_overlap", "steps": 10**30}, "steps", "<= 1000000"),
         ({"task": "erdos_min_overlap", "seed": True}, "seed", "int"),

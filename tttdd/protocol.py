@@ -18,7 +18,8 @@ Node = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 
 class GridSize(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     groups: Count
-    rollouts: Annotated[int, Meta(ge=3, le=1_000_000)]
+    rollouts: Count
+    """At least 3: the entropic advantage is not defined on fewer."""
 
 
 class Submit(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -149,7 +149,7 @@ class Registry:
         names = self._names()
         if name not in names:
             near = difflib.get_close_matches(name, names, n=1)
-            hint = f"did you mean {near[0]!r}?" if near else "GET /v1/runs lists the runs"
+            hint = f"did you mean {near[0]!r}?" if near else "tttctl runs lists them"
             raise NotFound(f"there is no run named {name!r}", field="run", hint=hint)
         return name
 

@@ -18,7 +18,7 @@ MANIFEST = "manifest.json"
 def check(folder: Path) -> None:
     """Raises ValueError naming each file of a model directory that is missing or cut short."""
     if not folder.is_dir():
-        raise ValueError(f"{folder}: no such model directory; set [model] path to a transformers directory, or [model] package")
+        raise ValueError(f"{folder}: no such model directory; set [model] path to a transformers directory")
     wrong = [f"{name} is missing" for name in ("config.json", "tokenizer.json") if not (folder / name).is_file()]
     wrong += [f"{name} {fault}" for name in _weight_files(folder) if (fault := _fault(folder / name))]
     if wrong:

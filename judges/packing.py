@@ -78,24 +78,27 @@ def _certificate(
     scale = _largest_scale(circles)
     return {
         "feasible_at_zero_slack": scale == 1,
-        "sum_after_shrink": math.fsum(radii.tolist()) * max(scale, 0.0),
+        "sum_after_shrink": math.fsum(radii.tolist()) * scale,
         "tolerance_exploitation": total > record,
     }
 
 
 def _largest_scale(circles: list[Circle]) -> float:
-    """The largest double <= 1 by which all radii can be multiplied so that everything holds exactly; negative when
-    a center itself lies outside."""
-    walls = [room / r for x, y, r in circles if r > 0 for room in (x, 1 - x, y, 1 - y)]
+    """The largest double in [0, 1] by which all radii can be multiplied so that everything holds exactly; 0 also
+    where nothing helps because a center itself lies outside."""
+    rooms = [(room, r) for x, y, r in circles for room in (x, 1 - x, y, 1 - y)]
+    if any(room < 0 for room, _ in rooms):
+        return 0.0
+    walls = [room / r for room, r in rooms if r > 0]
     squares = [
         ((x - u) ** 2 + (y - v) ** 2) / (r + s) ** 2 for (x, y, r), (u, v, s) in combinations(circles, 2) if r + s > 0
     ]
     scale = float(min([*walls, Fraction(1)]))
-    while scale > 0 and Fraction(scale) > min([*walls, Fraction(1)]):
-        scale = math.nextafter(scale, -1)
+    while Fraction(scale) > min([*walls, Fraction(1)]):
+        scale = math.nextafter(scale, 0)
     closest = min([*squares, Fraction(1)])
-    if Fraction(max(scale, 0.0)) ** 2 > closest:
+    if Fraction(scale) ** 2 > closest:
         scale = math.sqrt(closest)
         while Fraction(scale) ** 2 > closest:
-            scale = math.nextafter(scale, -1)
+            scale = math.nextafter(scale, 0)
     return scale

@@ -5,6 +5,8 @@ from __future__ import annotations
 import functools
 import importlib.util
 import json
+import math
+import time
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -88,6 +90,7 @@ def test_heights_off_the_mean_are_rescaled() -> None:
         ([[1.5, 0.5], 0.5, 2], "constraint", "value 0 is 1.5"),
         ([[-0.1, 0.5], 0.5, 2], "constraint", "value 0 is -0.1"),
         ([[0, 0], 0.5, 2], "constraint", "all h_values are 0"),
+        ([[5e-324, 0], 0.5, 2], "constraint", "too small to be rescaled"),
         ([[], 0.5, 0], "wrong shape", "empty"),
         ([[0.5, True], 0.5, 2], "wrong type", "got `bool`"),
         ([[0.5, "0.5"], 0.5, 2], "wrong type", "got `str` at returned[0][1]"),
@@ -113,6 +116,44 @@ def test_long_step_functions_agree_with_the_direct_sum(seed: int, n: int) -> Non
     heights = np.random.default_rng(seed).random(n)
     direct = np.correlate(heights, 1 - heights, "full").max() * 2 / n
     assert judge("erdos_min_overlap").overlap(heights) == pytest.approx(direct, abs=1e-12)
+
+
+def test_the_longest_step_functions_are_graded_in_seconds() -> None:
+    n = 1_000_003
+    heights = np.random.default_rng(0).random(n)
+    begun = time.process_time()
+    bound = judge("erdos_min_overlap").overlap(heights)
+    assert time.process_time() - begun < 3
+    assert bound == pytest.approx(0.5, abs=1e-3)
+
+
+ODD_NUMBERS = [0.0, -0.0, 5e-324, 1e-308, 1e-13, -1e-13, 0.5, 1.0, 1 + 1e-13, 1e308, -1e308, 2**70]
+odd = st.sampled_from(ODD_NUMBERS) | st.floats(allow_nan=False, allow_infinity=False)
+
+
+def finite_or_refused(verdict: Any) -> bool:
+    numbers = [verdict.reward, verdict.objective, *verdict.certificate.values()]
+    return all(map(math.isfinite, numbers)) if verdict.valid else verdict.reward == 0 and bool(verdict.reason)
+
+
+@given(st.lists(odd, min_size=1, max_size=5), odd)
+def test_no_step_function_of_odd_numbers_breaks_the_judge_or_has_an_endless_reward(values: Any, bound: float) -> None:
+    assert finite_or_refused(erdos(values, bound))
+
+
+@given(st.lists(st.tuples(st.integers(0, 1), st.integers(0, 2), odd), max_size=6))
+def test_no_packing_of_odd_numbers_breaks_the_judge_or_has_an_endless_reward(changes: Any) -> None:
+    circles = grid_of_circles(26, 0.0)
+    for circle, place, value in changes:
+        circles[circle][place] = value
+    assert finite_or_refused(grade("circle_packing_26", packing(circles)))
+
+
+def test_a_center_outside_is_never_feasible_at_zero_slack() -> None:
+    for radius in (0.0, 5e-324):
+        verdict = grade("circle_packing_26", packing([[-1e-13, 0.5, radius], *grid_of_circles(26, 0.01)[1:]]))
+        assert verdict.valid and verdict.certificate["feasible_at_zero_slack"] is False
+        assert verdict.certificate["sum_after_shrink"] == 0
 
 
 def test_the_published_packing_is_valid_even_without_slack() -> None:

@@ -7,6 +7,7 @@ bound is recorded and never rewarded.
 from __future__ import annotations
 
 import hashlib
+import math
 
 import numpy as np
 from numpy.typing import NDArray
@@ -42,17 +43,19 @@ def overlap(heights: NDArray[np.float64]) -> float:
     n = len(heights)
     if n <= DIRECT_UP_TO:
         return float(np.correlate(heights, 1 - heights, "full").max() * 2 / n)
-    spectrum = np.fft.rfft(heights, 2 * n) * np.fft.rfft(1 - heights[::-1], 2 * n)
-    sums = np.fft.irfft(spectrum, 2 * n)[: 2 * n - 1]
+    others = 1 - heights
+    size = 1 << (2 * n - 1).bit_length()  # a power of two: a large prime factor would take ten times as long
+    spectrum = np.fft.rfft(heights, size) * np.fft.rfft(others[::-1], size)
+    sums = np.fft.irfft(spectrum, size)[: 2 * n - 1]
     near = np.flatnonzero(sums >= sums.max() - NEAR_MAXIMUM * n)
     largest_first = near[np.argsort(-sums[near])][:DIRECT_LAGS]
-    return max(_at_lag(heights, int(index) - (n - 1)) for index in largest_first) * 2 / n
+    return max(_at_lag(heights, others, int(index) - (n - 1)) for index in largest_first) * 2 / n
 
 
-def _at_lag(heights: NDArray[np.float64], lag: int) -> float:
-    """sum over x of h(x + lag) (1 - h(x))."""
-    moved, still = (heights[lag:], heights[: len(heights) - lag]) if lag >= 0 else (heights[:lag], heights[-lag:])
-    return float(np.dot(moved, 1 - still))
+def _at_lag(heights: NDArray[np.float64], others: NDArray[np.float64], lag: int) -> float:
+    """sum over x of heights(x + lag) others(x)."""
+    moved, still = (heights[lag:], others[: len(others) - lag]) if lag >= 0 else (heights[:lag], others[-lag:])
+    return float(np.dot(moved, still))
 
 
 def _returned(artifact: bytes) -> tuple[NDArray[np.float64], float]:
@@ -63,11 +66,14 @@ def _returned(artifact: bytes) -> tuple[NDArray[np.float64], float]:
         raise Rejected("wrong shape", f"n_points is {points!r} but h_values has {len(values)} values", reported)
     heights = np.array(values)
     _check_range(heights, "h_values", reported)
-    total = heights.sum()
+    total = float(heights.sum())
     if total == 0:
         raise Rejected("constraint", "all h_values are 0, so they cannot be rescaled to the mean 1/2", reported)
-    if total != len(heights) / 2:
-        heights = heights * (len(heights) / 2 / total)
+    factor = len(heights) / 2 / total
+    if not math.isfinite(factor):  # 0 times infinity would be a NaN, which passes every comparison that follows
+        raise Rejected("constraint", f"the sum of h_values, {total:g}, is too small to be rescaled", reported)
+    if factor != 1:
+        heights = heights * factor
         _check_range(heights, "h_values rescaled to the mean 1/2", reported)
     return heights, reported
 

@@ -1,5 +1,7 @@
 """The program in an answer: chat's last fence, completion's region."""
 
+import time
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -80,3 +82,10 @@ def test_a_valid_program_that_chat_shows_is_found_whole(text: str, comment: str)
     program = f"s = {text!r}  # {comment}\nt = '''\n{text.translate({39: None, 92: None})}'''\n"
     shown = render(CHAT, Node(id=0, program=program, reward=1.0)).text.rpartition("\n\nWrite an")[0]
     assert extract(CHAT, shown) == program
+
+
+@pytest.mark.parametrize("piece", ["`", '\\"', "\\'", '"\\\n\\', "'''\\"])
+def test_a_model_that_repeats_itself_does_not_hold_up_the_daemon(piece: str) -> None:
+    started = time.process_time()
+    extract(CHAT, "```python\n'''" + piece * 20_000)
+    assert time.process_time() - started < 2

@@ -13,9 +13,12 @@ import re
 from tttdd.domain.prompt import TaskPrompt, split_region
 
 _THINKING = re.compile(r"<think>.*?(?:</think>|\Z)", re.DOTALL)
-_OPENING = re.compile(r"(`{3,})[ \t]*(?:python|py)[ \t]*(?:\r?\n|\Z)", re.IGNORECASE)
+# Both take linear time on any text: a run of backticks is tried once, and outside a string, too, a backslash takes the
+# next character with it, so that a quote without an end is looked for once a line.
+_OPENING = re.compile(r"(?<!`)(`{3,}+)[ \t]*+(?:python|py)[ \t]*+(?:\r?\n|\Z)", re.IGNORECASE)
 _STRING_COMMENT_OR_FENCE = re.compile(
-    r"'''(?:\\.|[^\\])*?'''"
+    r"\\."
+    r"|'''(?:\\.|[^\\])*?'''"
     r'|"""(?:\\.|[^\\])*?"""'
     r"|'(?:\\.|[^\\'\n])*'"
     r'|"(?:\\.|[^\\"\n])*"'

@@ -54,10 +54,11 @@ def _check(centers: NDArray[np.float64], radii: NDArray[np.float64], reported: f
     if radii.min() < 0:
         circle = int(radii.argmin())
         raise Rejected("constraint", f"circle {circle} has the negative radius {radii[circle]:.6g}", reported)
-    beyond = np.maximum(radii[:, None] - centers, centers + radii[:, None] - 1).max(axis=1)
     first, second = np.triu_indices(len(radii), 1)
-    gaps = centers[first] - centers[second]
-    overlaps = radii[first] + radii[second] - np.hypot(gaps[:, 0], gaps[:, 1])
+    with np.errstate(over="ignore", invalid="ignore"):  # near 1e308; neither infinity nor NaN passes what follows
+        beyond = np.maximum(radii[:, None] - centers, centers + radii[:, None] - 1).max(axis=1)
+        gaps = centers[first] - centers[second]
+        overlaps = radii[first] + radii[second] - np.hypot(gaps[:, 0], gaps[:, 1])
     outside, overlap = float(beyond.max()), float(overlaps.max())
     if outside <= SLACK and overlap <= SLACK:
         return

@@ -6,6 +6,8 @@ transactions only.  The schema's version is `PRAGMA user_version`; a newer datab
 
 from __future__ import annotations
 
+import errno
+import os
 import sqlite3
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -53,14 +55,16 @@ class Database:
 
     @contextmanager
     def transaction(self) -> Generator[None, None, None]:
-        """All changes in the block, or none."""
+        """All changes in the block, or none.  Raises OSError (ENOSPC) when the disk is full."""
         self._connection.execute("BEGIN IMMEDIATE")
         try:
             yield
             self._connection.execute("COMMIT")
-        except BaseException:
+        except BaseException as error:
             if self._connection.in_transaction:  # SQLite ends it by itself when the disk is full
                 self._connection.execute("ROLLBACK")
+            if isinstance(error, sqlite3.OperationalError) and error.sqlite_errorcode == sqlite3.SQLITE_FULL:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self._path)) from error
             raise
 
     def _prepare(self) -> None:

@@ -45,6 +45,8 @@ def test_the_reference_configuration_is_the_papers() -> None:
         (MODEL + "[search]\nzzz = 1\n", ":4: unknown key 'search.zzz'; known keys: c, max_nodes, children_kept, count"),
         (MODEL + '[grid]\n\ngroups = "many"\n', ":5: grid.groups: Expected `int`, got `str`"),
         (MODEL + "[grid]\nrollouts = 2\n", ":4: grid.rollouts: 2 rollouts a group are too few"),
+        (MODEL + "[grid]\ngroups = 900\nrollouts = 900\n", ":3: grid: 900 x 900 rollouts a step are too many"),
+        (MODEL + "[grid]\ngroups = 9\n[search]\nmax_nodes = 9\n", ":6: search.max_nodes: 9 nodes leave no room"),
         (
             MODEL + "[engine]\ncontext_length = 1000\n[sampling]\nmax_new_tokens = 1000\n",
             ":6: sampling.max_new_tokens: 1000 new tokens do not fit into engine.context_length = 1000",

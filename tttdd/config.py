@@ -22,6 +22,8 @@ Positive = Annotated[int, Meta(ge=1)]
 PositiveFloat = Annotated[float, Meta(gt=0)]
 Fraction = Annotated[float, Meta(gt=0, le=1)]
 
+MAX_ROLLOUTS = 65536
+"""In one grid: 128 times the reference; the status shows every one of them."""
 LORA_TARGETS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 
 
@@ -175,6 +177,13 @@ def faults(config: Config) -> Iterator[tuple[str, str]]:
             "grid.rollouts",
             f"{grid.rollouts} rollouts a group are too few: the entropic advantage needs at least 3; "
             "set grid.rollouts to 3 or more",
+        )
+    if grid.groups * grid.rollouts > MAX_ROLLOUTS:
+        yield "grid", f"{grid.groups} x {grid.rollouts} rollouts a step are too many; the limit is {MAX_ROLLOUTS}"
+    if grid.groups >= config.search.max_nodes:
+        yield (
+            "search.max_nodes",
+            f"{config.search.max_nodes} nodes leave no room for a program beside the {grid.groups} seeds, one a group",
         )
     if budget >= context:
         yield (

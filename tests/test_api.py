@@ -88,6 +88,7 @@ def test_a_submitted_run_is_created_and_can_be_read(served: Served) -> None:
         ({"task": "erdos_min_overlap", "steps": 10**30}, "steps", "<= 1000000"),
         ({"task": "erdos_min_overlap", "seed": True}, "seed", "int"),
         ({"task": "erdos_min_overlap", "name": "../x"}, "name", "regex"),
+        ({"task": "erdos_min_overlap", "name": "x\n"}, "name", "regex"),
         ({}, "task", "required"),
     ],
 )

@@ -29,7 +29,7 @@ class Submit(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     steps: Count | None = None
     grid: GridSize | None = None
     seed: Annotated[int, Meta(ge=0, le=2**63 - 1)] = 0
-    name: Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")] | None = None
+    name: Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$(?!\n)")] | None = None
     """Name of the run; default: the task's name and a number."""
 
 

@@ -5,17 +5,25 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import Counter
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 
+import anyio
 import msgspec
 
 from judges.verdict import Verdict
 from tttdd.domain import batch as batches
 from tttdd.domain.batch import TrainReport
 from tttdd.domain.grid import Coordinate
-from tttdd.domain.prompt import Prompt
-from tttdd.ports import Probe, Release, Sampled
-from tttdd.protocol import CellState, PhaseName, Proof
+from tttdd.domain.prompt import Prompt, TaskPrompt, starter_program
+from tttdd.errors import NotFound
+from tttdd.folder import RunFolder
+from tttdd.gate import Gate
+from tttdd.ports import Judge, ModelFiles, Observer, Probe, Release, Sampled, Store
+from tttdd.protocol import CellState, PhaseName, Proof, TaskInfo
+from tttdd.registry import Assignment
+from tttdd.step import Plan, World
 
 
 class Crash(RuntimeError):
@@ -66,15 +74,18 @@ class FakeEngine:
 
 
 class FakeTrainer:
-    """Writes a release folder.  `crash`: "before" or "after" the folder is there."""
+    """Writes a release folder.  `crash`: "before" or "after" the folder is there.  `faults`: raised, one a call."""
 
     def __init__(self, *, crash: str = "", frozen: bool = False) -> None:
         self.crash, self.frozen = crash, frozen
+        self.faults: list[Exception | None] = []
         self.trained: list[tuple[int, str]] = []
 
     async def train(self, release: Release, batch: Path, target: Release) -> TrainReport:
         if self.crash == "before":
             raise Crash("before training")
+        if self.faults and (fault := self.faults.pop(0)):
+            raise fault
         assert target.path is not None
         if not target.path.exists():
             self.trained.append((release.number, batches.read(batch).run))
@@ -125,3 +136,68 @@ class FakeObserver:
 
     def committed(self, step: int, metrics: dict[str, float]) -> None:
         msgspec.json.encode(metrics)
+
+
+class FakeCatalog:
+    """One task, `t`, whose starter, instruction and judge can be changed."""
+
+    def __init__(self, judge: Judge) -> None:
+        self.judge, self.instruction, self.starter = judge, "Make the sum large.", "h = [⟦0.4, 0.1⟧]\n"
+        self.loads = 0
+
+    def names(self) -> list[str]:
+        return ["t"]
+
+    def load(self, name: str) -> Assignment:
+        if name != "t":
+            raise NotFound(f"there is no task named {name!r}", field="task")
+        self.loads += 1
+        return Assignment(
+            info=TaskInfo(
+                name="t", title="T", objective="sum", direction="higher", target=9.5, time_limit=1.0, entry_point="h"
+            ),
+            prompt=TaskPrompt(
+                instruction=self.instruction, short_instruction="", style="completion", starter=self.starter
+            ),
+            judge=self.judge,
+            identity={"instruction": self.instruction},
+            starter=starter_program(self.starter),
+        )
+
+
+class FakeWorkshop:
+    """Fake workers over the real store.  The gates hold a run: before its model, its workers' start and their end."""
+
+    def __init__(self, store: Store, state_dir: Path) -> None:
+        self._store, self._state_dir = store, state_dir
+        self.trainer = FakeTrainer()
+        self.model, self.start, self.end = Gate(), Gate(), Gate()
+        self.opened: list[str] = []
+        self.live: set[str] = set()
+
+    async def prepare(self, progress: Callable[[str, float | None], None]) -> ModelFiles:
+        progress("model", 0.5)
+        await self.model.wait()
+        return ModelFiles(Path("m"), "revision")
+
+    @asynccontextmanager
+    async def open(
+        self, plan: Plan, files: ModelFiles, judge: Judge, observer: Observer, gate: Gate
+    ) -> AsyncGenerator[World]:
+        self.opened.append(plan.name)
+        self.live.add(plan.name)
+        try:
+            await self.start.wait()
+            yield World(
+                engine=FakeEngine(),
+                trainer=self.trainer,
+                judge=judge,
+                store=self._store,
+                observer=observer,
+                gate=gate,
+                folder=RunFolder(self._state_dir / "runs" / plan.name),
+            )
+        finally:
+            with anyio.CancelScope(shield=True):
+                await self.end.wait()
+            self.live.remove(plan.name)

@@ -15,7 +15,7 @@ import msgspec
 
 from tttdd.config import Config, Grid, faults
 from tttdd.domain import identity
-from tttdd.domain.prompt import REGION_CLOSE, REGION_OPEN, TaskPrompt
+from tttdd.domain.prompt import REGION_CLOSE, REGION_OPEN, TaskPrompt, split_region
 from tttdd.errors import Conflict, NotFound, Refused
 from tttdd.ports import Judge, RunRecord, RunStore
 from tttdd.protocol import GridSize, NodeInfo, RunInfo, RunState, StepRow, Submit, TaskInfo
@@ -53,12 +53,8 @@ class Registry:
         name = request.name or self._free_name(request.task)
         if name in self._names():
             raise Conflict(f"there is a run named {name!r} already", field="name", hint="choose another name")
-        if config.prompt.style == "completion" and REGION_OPEN not in assignment.prompt.starter:
-            raise Refused(
-                f"task {request.task!r} has no starter with an editable region, which completion style needs",
-                field="task",
-                hint=f"mark one in its starter program with {REGION_OPEN} and {REGION_CLOSE}, or use chat style",
-            )
+        if config.prompt.style == "completion":
+            _check_region(request.task, assignment.prompt.starter)
         self._store.open_run(
             RunRecord(
                 name=name,
@@ -73,10 +69,13 @@ class Registry:
         return self.run(name)
 
     def runs(self) -> list[RunInfo]:
-        return [self._told(run) for run in self._store.runs()]
+        runs = self._store.runs()
+        infos = {task: self._info(task) for task in {run.task for run in runs}}  # reading a task takes milliseconds
+        return [_told(run, infos[run.task]) for run in runs]
 
     def run(self, name: str) -> RunInfo:
-        return self._told(self._store.run(self._known(name)))
+        run = self._store.run(self._known(name))
+        return _told(run, self._info(run.task))
 
     def steps(self, name: str) -> list[StepRow]:
         return self._store.steps(self._known(name))
@@ -134,13 +133,12 @@ class Registry:
             seed=seed,
         )
 
-    def _told(self, run: RunInfo) -> RunInfo:
-        """With what only the task knows, if it is still there."""
+    def _info(self, task: str) -> TaskInfo | None:
+        """None for a task that is no longer there."""
         try:
-            info = self._catalog.load(run.task).info
+            return self._catalog.load(task).info
         except (NotFound, Refused):
-            return run
-        return msgspec.structs.replace(run, target=info.target, objective_name=info.objective, direction=info.direction)
+            return None
 
     def _names(self) -> list[str]:
         return [run.run for run in self._store.runs()]
@@ -166,3 +164,21 @@ class Registry:
             raise Conflict(
                 f"run {name!r} is {state}", field="run", hint=f"this needs a run that is {' or '.join(states)}"
             )
+
+
+def _told(run: RunInfo, info: TaskInfo | None) -> RunInfo:
+    """With what only the task knows, if it is still there."""
+    if info is None:
+        return run
+    return msgspec.structs.replace(run, target=info.target, objective_name=info.objective, direction=info.direction)
+
+
+def _check_region(task: str, starter: str) -> None:
+    try:
+        split_region(starter)
+    except ValueError as error:
+        raise Refused(
+            f"task {task!r} cannot be used in completion style: {error}",
+            field="task",
+            hint=f"mark one region in its starter program with {REGION_OPEN} and {REGION_CLOSE}, or use chat style",
+        ) from None

@@ -5,12 +5,14 @@
                paused          resume takes paused and failed runs; a new daemon goes on with what was running
 
 A dead worker is one kind of error: the runner backs off and re-enters the loop, at most RESTARTS times without a
-commit in between.  Any other error fails the run, never the daemon.
+commit in between.  A full disk pauses the run, any other error fails it; none ends the daemon.
 """
 
 from __future__ import annotations
 
+import errno
 import logging
+import os
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from typing import Protocol, TypeGuard
@@ -32,6 +34,8 @@ from tttdd.registry import Assignment, Catalog, Registry
 RESTARTS = 3
 BACKOFF_SECONDS = 2.0
 OPEN: tuple[RunState, ...] = ("queued", "running", "paused")
+DISK_FULL = os.strerror(errno.ENOSPC)
+"""In the message of whichever process met it."""
 
 _log = logging.getLogger("tttdd.runner")
 
@@ -49,7 +53,7 @@ class Workshop(Protocol):
     """Where a run's workers come from."""
 
     async def prepare(self, progress: Callable[[str, float | None], None]) -> ModelFiles:
-        """The model's files, fetched if need be.  Raises Refused when they cannot be had."""
+        """The model's files, fetched if need be.  Raises WorkerFailed when they cannot be had."""
         ...
 
     def open(
@@ -124,7 +128,6 @@ class Runner(Registry):
 
     async def _carry(self, name: str) -> None:
         """One run until it ends, is paused with its devices released, or cannot go on."""
-        self._set(name, "running")
         failures, committed = 0, self._store.run(name).step
         while True:
             try:
@@ -136,19 +139,20 @@ class Runner(Registry):
                 failures, committed = (failures + 1, committed) if reached == committed else (1, reached)
                 _log.warning("run %s: %s", name, _words(died))
                 if failures > RESTARTS:
-                    self._set(name, "failed", _words(died))
+                    self._end(name, "failed", _words(died))
             except* IdentityChanged as changed:
-                self._set(name, "paused", _words(changed))
+                self._end(name, "paused", _words(changed))
             except* (WorkerFailed, PublishFailed, CallerError) as told:
-                self._set(name, "failed", _words(told))
+                self._end(name, "failed", _words(told))
             except* Exception as error:  # noqa: BLE001  any other error fails the run, never the daemon
                 _log.exception("run %s failed", name)
-                self._set(name, "failed", _words(error))
-            if self._store.run(name).state != "running":
+                self._end(name, "failed", _words(error))
+            if self._paused or self._store.run(name).state != "running":
                 return
             await anyio.sleep(BACKOFF_SECONDS * failures)
 
     async def _attempt(self, name: str) -> None:
+        self._set(name, "running")
         run = self._store.run(name)
         self._board.take(name, run.grid, [row.metrics["time/step"] for row in self._store.steps(name) if row.proof])
         assignment = self._catalog.load(run.task)
@@ -214,7 +218,17 @@ class Runner(Registry):
         open_runs = {run.run: run.state for run in self._store.runs() if run.state in ("running", "queued")}
         return min(open_runs, key=lambda name: open_runs[name] != "running", default=None)
 
+    def _end(self, name: str, state: RunState, reason: str) -> None:
+        """Why the run does not go on; where only room on the disk is missing, it is paused."""
+        try:
+            self._set(name, "paused" if DISK_FULL in reason else state, reason)
+        except OSError as error:  # not even that can be written down
+            _log.error("everything is paused, resume when there is room: %s", error)
+            self._paused = self._board.paused = True
+
     def _set(self, name: str, state: RunState, reason: str = "") -> None:
+        if self._store.run(name).state == "cancelled":  # while its workers were closing: it stays so
+            return
         self._store.set_state(name, state, reason)
         _log.info("run %s: %s%s", name, state, f": {reason}" if reason else "")
         self._board.touch()

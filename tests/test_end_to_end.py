@@ -29,7 +29,7 @@ dtype = "float32"
 [engine]
 backend = "torch"
 devices = []
-context_length = 2048
+context_length = 4096
 [trainer]
 devices = []
 rank = 4

@@ -11,6 +11,7 @@ from __future__ import annotations
 import importlib
 import os
 import sys
+import sysconfig
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Literal
@@ -60,9 +61,11 @@ def library_paths() -> list[str]:
     """Everything a program may read: system libraries, the interpreter and its packages, four devices."""
     modules = [importlib.import_module(name) for name in ("numpy", "scipy")]
     packages = [str(Path(next(iter(module.__path__))).parent) for module in modules]
-    prefixes = [sys.base_prefix, sys.prefix, *packages]
-    real = [str(Path(path).resolve()) for path in prefixes]
-    return _outermost([*SYSTEM_PATHS, *prefixes, *real]) + list(DEVICES)
+    # Not the prefixes themselves: only their owner may be able to enter them; what lies above these is made anew.
+    installed = [sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")]
+    folders = [f"{sys.base_prefix}/lib", *installed, *packages]
+    real = [str(Path(path).resolve()) for path in folders]
+    return _outermost([*SYSTEM_PATHS, *folders, *real]) + list(DEVICES)
 
 
 def enter_root(owner: Owner, paths: Iterable[str]) -> None:

@@ -4,12 +4,14 @@
         await worker.call("train", batch=...)
 
 A worker module has `main(line, options)`.  A dead worker raises WorkerDied in every call, with its last words.
+One task writes, so that a cancelled call leaves no half message and never waits for a worker that does not read.
 """
 
 from __future__ import annotations
 
 import contextlib
 import itertools
+import math
 import os
 import signal
 import socket
@@ -49,8 +51,9 @@ class Worker:
         self._module, self._options, self._log, self._on_event = module, options, log, on_event
         self._ids = itertools.count(1)
         self._waiting: dict[int, _Waiting] = {}
-        self._sending = anyio.Lock()
+        self._outbox, self._outgoing = anyio.create_memory_object_stream[bytes](math.inf)
         self._dead = False
+        self._silent = anyio.Event()
 
     async def __aenter__(self) -> Self:
         ours, theirs = socket.socketpair()
@@ -77,14 +80,17 @@ class Worker:
         self._stream = await anyio.abc.UNIXSocketStream.from_socket(ours)
         self._tasks = anyio.create_task_group()
         await self._tasks.__aenter__()
-        self._tasks.start_soon(self._read)
+        self._tasks.start_soon(self._talk)
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> bool | None:
         self._tasks.cancel_scope.cancel()
+        self._outbox.close()
+        self._outgoing.close()
         with anyio.CancelScope(shield=True):
+            await self._silent.wait()  # the stream must not be closed under a task that waits for it
             await self._stream.aclose()
             await anyio.to_thread.run_sync(self._stop)
         if error is None or isinstance(error, anyio.get_cancelled_exc_class()):
@@ -104,11 +110,11 @@ class Worker:
         number, waiting = next(self._ids), _Waiting()
         self._waiting[number] = waiting
         try:
-            await self._send(wire.Request(number, method, params))
+            self._send(wire.Request(number, method, params))
             await waiting.done.wait()
         except anyio.get_cancelled_exc_class():
-            with anyio.move_on_after(1, shield=True):
-                await self._send(wire.Request(0, "cancel", {"id": number}))
+            if not self._dead:
+                self._send(wire.Request(0, "cancel", {"id": number}))
             raise
         finally:
             del self._waiting[number]
@@ -124,15 +130,23 @@ class Worker:
         code = self._process.poll()
         return f"{self._module} ended ({'exit status ' + str(code) if code is not None else 'pipe closed'}): {tail}"
 
-    async def _send(self, message: wire.Message) -> None:
+    def _send(self, message: wire.Message) -> None:
         if self._dead:
             raise WorkerDied(self.last_words())
+        self._outbox.send_nowait(wire.encode(message))
+
+    async def _talk(self) -> None:
         try:
-            async with self._sending:
-                with anyio.CancelScope(shield=True):  # half a frame would break the line
-                    await self._stream.send(wire.encode(message))
-        except (anyio.BrokenResourceError, anyio.ClosedResourceError):
-            raise WorkerDied(self.last_words()) from None
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(self._read)
+                tasks.start_soon(self._write)
+        finally:
+            self._silent.set()
+
+    async def _write(self) -> None:
+        with contextlib.suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):  # `_read` tells
+            async for frame in self._outgoing:
+                await self._stream.send(frame)
 
     async def _read(self) -> None:
         buffer = bytearray()

@@ -1,0 +1,37 @@
+"""The line to a worker process when the worker does not do its part."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import anyio
+import pytest
+
+from tttdd.adapters import worker as workers
+from tttdd.adapters.worker import Worker
+
+CALLS = 2000
+"""Of a kilobyte each: far more than a socket's buffer holds."""
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@pytest.mark.anyio
+async def test_calls_to_a_worker_that_does_not_read_can_be_cancelled_and_it_is_killed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(workers, "STOP_SECONDS", 0.1)
+    with anyio.fail_after(10):
+        async with Worker("tttdd.workers.fetch", {}, tmp_path / "log") as worker:
+            os.kill(worker.pid, signal.SIGSTOP)
+            with anyio.move_on_after(0.2):
+                async with anyio.create_task_group() as tasks:
+                    for _ in range(CALLS):
+                        tasks.start_soon(lambda: worker.call("prepare", text="x" * 1000))
+    with pytest.raises(ProcessLookupError):
+        os.kill(worker.pid, 0)

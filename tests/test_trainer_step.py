@@ -199,3 +199,11 @@ def test_a_batch_without_a_trained_token_gives_an_unchanged_release(model: Path,
     report = train(trainer(model), tmp_path, 0, msgspec.structs.replace(make_batch(), groups=[silent]))
     assert (report.loss, report.grad_norm, report.kl_base) == (0.0, 0.0, 0.0)
     assert load_file(tmp_path / "0001" / FILES[2])["step"].item() == 1
+
+
+def test_a_gradient_that_is_not_finite_is_refused_and_leaves_no_release(model: Path, tmp_path: Path):
+    sample = Sample([5, 6], [-1e4, -1e4], [True, True], 1.0)
+    batch = Batch(run="r", step=0, release=0, rollouts_total=1, groups=[Group([1, 2], [sample])])
+    with pytest.raises(ValueError, match="gradient has the norm"):
+        train(trainer(model), tmp_path, 0, batch)
+    assert not (tmp_path / "0001").exists()

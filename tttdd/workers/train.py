@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import math
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -193,11 +194,16 @@ class Trainer:
         return loss.item()
 
     def _apply(self, optimizer: torch.optim.Adam) -> float:
-        """Step; returns the gradient's norm.  A batch without a trained token has the gradient zero."""
+        """Step; returns the gradient's norm.  A batch without a trained token has the gradient zero.
+
+        Raises ValueError for a gradient that is not finite: the release would be of no use, and be there for good.
+        """
         squares = 0.0
         for weight in self._lora.weights.values():
             weight.grad = torch.zeros_like(weight) if weight.grad is None else weight.grad
             squares += weight.grad.double().square().sum().item()
+        if not math.isfinite(squares):
+            raise ValueError(f"the batch's gradient has the norm {squares**0.5}: no release was written")
         optimizer.step()
         return squares**0.5
 

@@ -49,7 +49,7 @@ class Evaluator:
             verdict = self._grader.grade(self._task.judge, artifact)
         return msgspec.structs.replace(
             verdict,
-            detail=printable(verdict.detail)[:DETAIL_CHARACTERS],
+            detail=printable(verdict.detail[:DETAIL_CHARACTERS]),
             output=printable(outcome.output),
             seconds=outcome.seconds,
             peak_bytes=outcome.peak_bytes,
@@ -108,17 +108,20 @@ def _ended(outcome: Outcome, limits: Limits) -> tuple[Reason, str] | None:
 
 
 def _signalled(number: int, outcome: Outcome, limits: Limits) -> tuple[Reason, str]:
+    if outcome.out_of_memory:
+        return "memory", "the system killed it because memory ran out"
     if number in (signal.SIGKILL, signal.SIGXCPU) and outcome.cpu_seconds >= _NEARLY * limits.cpu_seconds:
         return "timeout", f"it used more than {limits.cpu_seconds} s of processor time and was killed"
     if number == signal.SIGKILL:
         return "memory", "the system killed it, most likely because memory ran out"
-    return "crash", f"it was killed by {signal.Signals(number).name}"
+    name = signal.Signals(number).name if number in set(signal.Signals) else f"signal {number}"
+    return "crash", f"it was killed by {name}"
 
 
 def _failure(told: bytes) -> tuple[Reason, str]:
     try:
         failure = msgspec.json.decode(told, type=Failure)
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, RecursionError):
         return "no result", "it wrote something of its own in place of a result"
     return failure.reason, failure.detail
 

@@ -9,7 +9,7 @@ them is rejected, and the process is started again.
 from __future__ import annotations
 
 import functools
-import importlib.util
+import math
 import os
 import resource
 import select
@@ -21,8 +21,9 @@ import sys
 import threading
 import time
 import traceback
+import types
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -122,10 +123,18 @@ class Grader:
         return self._line
 
     def _start(self) -> socket.socket:
+        try:
+            ours, self._process = self._begun()
+        except OSError as error:  # no descriptor, process or memory left
+            raise JudgeDied(f"the grader cannot be started: {error.strerror}") from None
+        return ours
+
+    def _begun(self) -> tuple[socket.socket, subprocess.Popen[bytes]]:
         ours, theirs = socket.socketpair()
-        with theirs:
+        with theirs, ExitStack() as undo:
+            undo.enter_context(ours)
             arguments = [str(theirs.fileno()), str(self._memory_bytes), str(self._seconds)]
-            self._process = subprocess.Popen(
+            process = subprocess.Popen(
                 [sys.executable, "-I", "-m", "judges.grader", *arguments],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
@@ -133,7 +142,8 @@ class Grader:
                 pass_fds=[theirs.fileno()],
                 start_new_session=True,
             )
-        return ours
+            undo.pop_all()
+        return ours, process
 
     def _end(self, kill: bool = False) -> None:
         if self._line is not None:
@@ -164,9 +174,11 @@ def _receive(line: socket.socket, seconds: float) -> _Answer:
 def _exactly(line: socket.socket, count: int, deadline: float = float("inf")) -> bytes:
     """Raises TimeoutError at the deadline and EOFError at the end of the line."""
     parts = bytearray()
+    poll = select.poll()  # select() refuses descriptors from 1024 on
+    poll.register(line, select.POLLIN)
     while len(parts) < count:
-        left = None if deadline == float("inf") else max(deadline - time.monotonic(), 0)
-        if not select.select([line], [], [], left)[0]:
+        left = None if deadline == float("inf") else max(deadline - time.monotonic(), 0) * 1000
+        if not poll.poll(left):
             raise TimeoutError
         part = line.recv(count - len(parts))
         if not part:
@@ -175,22 +187,31 @@ def _exactly(line: socket.socket, count: int, deadline: float = float("inf")) ->
     return bytes(parts)
 
 
-@functools.cache
-def _judge(path: str) -> Callable[[bytes], Verdict]:
-    specification = importlib.util.spec_from_file_location("judge", path)
-    assert specification is not None and specification.loader is not None
-    module = importlib.util.module_from_spec(specification)
-    specification.loader.exec_module(module)
+@functools.lru_cache
+def _judge(path: str, source: bytes) -> Callable[[bytes], Verdict]:
+    """`source` is the file's: a judge that was edited is loaded again."""
+    module = types.ModuleType("judge")
+    module.__file__ = path
+    exec(compile(source, path, "exec"), module.__dict__)
     return module.grade
 
 
 def _answer(ask: _Ask) -> _Answer:
     try:
-        return _Answer(_judge(ask.judge)(ask.artifact))
+        judge = _judge(ask.judge, Path(ask.judge).read_bytes())
+        return _Answer(_finite(judge(ask.artifact)))
     except MemoryError:
         return _Answer(Verdict(valid=False, reason="memory", detail="grading it took too much memory"))
     except Exception:  # noqa: BLE001  any fault of a task's judge is told to its author
         return _Answer(error=traceback.format_exc())
+
+
+def _finite(verdict: Verdict) -> Verdict:
+    """No judge's NaN or infinity gets any further: it would spoil the advantages of a whole grid."""
+    numbers = [verdict.reward, verdict.objective, verdict.reported, *verdict.certificate.values()]
+    if all(math.isfinite(number) for number in numbers if isinstance(number, float)):
+        return verdict
+    return Verdict(valid=False, reason="constraint", detail="its reward or objective is not a finite number")
 
 
 def _serve(line: socket.socket, seconds: float) -> None:

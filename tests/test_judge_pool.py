@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import resource
 import signal
 import time
 from collections.abc import Awaitable, Callable
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import anyio
@@ -97,6 +99,61 @@ def test_a_killed_zygote_costs_a_retry_and_no_verdict() -> None:
     judging(1, use)
 
 
+KILLED_BY_A_NAMELESS_SIGNAL = """
+import ctypes, struct, time
+libc, timer = ctypes.CDLL(None), ctypes.c_int()
+libc.timer_create(1, ctypes.create_string_buffer(struct.pack('QiI', 0, 40, 0) + bytes(48)), ctypes.byref(timer))
+libc.timer_settime(timer, 0, ctypes.create_string_buffer(struct.pack('qqqq', 0, 0, 0, 1000000)), None)
+time.sleep(0.2)
+"""
+
+
+@pytest.mark.parametrize(
+    ("program", "reason"),
+    [
+        ("import os\nos.write(11, b'E{\"x\":' + b'[' * 100000)\nos._exit(0)", "no result"),
+        ('import os\nos.write(11, b\'E{"reason":"memory","detail":"\\xff"}\')\nos._exit(0)', "no result"),
+        (KILLED_BY_A_NAMELESS_SIGNAL, "crash"),
+        ("def run(**k): return [5e-324, 0], 0, 2", "constraint"),
+    ],
+    ids=["nested failure", "failure in no encoding", "nameless signal", "subnormal sum"],
+)
+def test_whatever_a_program_writes_or_dies_of_is_its_own_rejection(program: str, reason: str) -> None:
+    async def main() -> None:
+        async with JudgePool(1, "process") as pool:
+            verdict = await pool.for_task(ERDOS, 5.0).grade(program)
+            assert (verdict.valid, verdict.reward, verdict.reason) == (False, 0.0, reason)
+
+    anyio.run(main)
+
+
+def test_every_program_gets_its_own_verdict_while_zygote_and_grader_are_killed() -> None:
+    async def use(pool: JudgePool, judge: TaskJudge) -> None:
+        objectives: dict[int, float | None] = {}
+
+        async def one(number: int) -> None:
+            low = number / 100
+            program = f"import time\ndef run(**k):\n time.sleep(0.3)\n return [{low}, {1 - low}], 0.5, 2"
+            objectives[number] = (await judge.grade(program)).objective
+
+        async def kill() -> None:
+            for name in ("judges.sandbox.zygote", "judges.grader"):
+                await anyio.sleep(0.7)
+                for each in psutil.Process().children():
+                    with suppress(psutil.Error):
+                        if name in each.cmdline():
+                            each.kill()
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(kill)
+            for number in range(1, 33):
+                group.start_soon(one, number)
+        lows = [number / 100 for number in range(1, 33)]
+        assert objectives == {n: pytest.approx((1 - low) ** 2) for n, low in enumerate(lows, 1)}
+
+    judging(8, use, time_limit=20.0)
+
+
 def test_judges_that_keep_failing_are_a_dead_worker(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tttdd.adapters.judge_pool._PAUSE_SECONDS", 0.0)
 
@@ -140,6 +197,28 @@ def test_an_artifact_that_is_too_much_to_grade_is_rejected_and_the_grader_goes_o
         verdict = grader.grade(folder / "judge.py", b"[]")
         assert (verdict.valid, verdict.reason) == (False, reason)
         assert grader.grade(ERDOS.judge, b"[[0.5, 0.5], 0.5, 2]").objective == 0.5
+
+
+@pytest.mark.parametrize("number", ["float('nan')", "float('inf')"])
+def test_a_reward_that_is_no_finite_number_is_none(tmp_path: Path, number: str) -> None:
+    source = "from judges.verdict import Verdict\ndef grade(artifact): return Verdict(valid=True, reward={})\n"
+    folder = copied(tmp_path, source.format(number))
+    with Grader() as grader:
+        verdict = grader.grade(folder / "judge.py", b"[]")
+        assert (verdict.valid, verdict.reward, verdict.reason) == (False, 0.0, "constraint")
+        (folder / "judge.py").write_text(source.format(7.0))
+        assert grader.grade(folder / "judge.py", b"[]").reward == 7, "a judge that was edited is loaded again"
+
+
+def test_a_grader_works_beyond_the_descriptor_1024() -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 2048), hard))
+    with ExitStack() as opened:
+        opened.callback(resource.setrlimit, resource.RLIMIT_NOFILE, (soft, hard))
+        for _ in range(1024):
+            opened.callback(os.close, os.open(os.devnull, os.O_RDONLY))
+        with Grader() as grader:
+            assert grader.grade(ERDOS.judge, b"[[1, 0], 1, 2]").objective == 1
 
 
 def test_a_grader_is_started_again_after_its_death() -> None:

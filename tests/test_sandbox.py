@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import os
 import re
+import resource
 import signal
 import threading
 import time
@@ -328,6 +329,57 @@ def test_a_dead_zygote_is_told_and_replaced(sandbox: Sandbox) -> None:
         sandbox.run("while True: pass", ENTRY, LIMITS)
     assert len(children) == 1 and psutil.wait_procs(children, timeout=5)[1] == []
     assert sandbox.run(MUTE, ENTRY, PATIENT).result == b"R1"
+
+
+def test_cancelling_never_waits_for_a_zygote_that_starts() -> None:
+    sandbox = Sandbox()
+    starting = threading.Thread(target=sandbox.start)
+    starting.start()
+    while not sandbox._starting.locked():
+        time.sleep(0.01)
+    sandbox.cancel(Ticket())
+    assert starting.is_alive()
+    starting.join()
+    sandbox.close()
+
+
+def descriptors_after(count: int) -> int:
+    """The number that the next descriptor but `count` would get."""
+    opened = [os.dup(0) for _ in range(count + 1)]
+    for each in opened:
+        os.close(each)
+    return opened[-1]
+
+
+def test_too_many_open_files_are_our_failure_and_leak_none(sandbox: Sandbox) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    before = descriptors_after(0)
+    for left in (0, 3, 6):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (descriptors_after(left), hard))
+        try:
+            with pytest.raises(JudgeDied):
+                sandbox.run(MUTE, ENTRY, LIMITS)
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert descriptors_after(0) == before
+
+
+MEMORY_GROUP = Path("/sys/fs/cgroup/memory")
+
+
+@pytest.mark.skipif(not os.access(MEMORY_GROUP / "memory.limit_in_bytes", os.W_OK), reason="no cgroup v1 of memory")
+def test_a_kill_for_lack_of_memory_is_told_apart(sandbox: Sandbox) -> None:
+    group = MEMORY_GROUP / f"tttdd-test-{os.getpid()}"
+    group.mkdir()
+    try:
+        (group / "memory.limit_in_bytes").write_text(str(256 << 20))
+        (group / "cgroup.procs").write_text(str(sandbox.pid))
+        outcome = run(sandbox, "import numpy as np\na = np.ones(600 << 17)")
+    finally:
+        (MEMORY_GROUP / "cgroup.procs").write_text(str(sandbox.pid))
+        group.rmdir()
+    assert outcome.out_of_memory and os.WTERMSIG(outcome.wait_status) == signal.SIGKILL
+    assert not run(sandbox, "while True: pass", LIMITS).out_of_memory
 
 
 def test_a_child_that_cannot_be_contained_runs_nothing(sandbox: Sandbox) -> None:

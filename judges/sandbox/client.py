@@ -15,7 +15,7 @@ import socket
 import subprocess
 import sys
 import threading
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from types import TracebackType
 from typing import Self
 
@@ -55,9 +55,17 @@ class _Zygote:
     """One zygote process and the line to it."""
 
     def __init__(self, level: Level) -> None:
+        try:
+            self.control, self.process = self._begun(level)
+        except OSError as error:  # no descriptor, process or memory left
+            raise JudgeDied(f"the sandbox's zygote cannot be started: {error.strerror}") from None
+        self.hello = self._greeted()
+
+    @staticmethod
+    def _begun(level: Level) -> tuple[socket.socket, subprocess.Popen[bytes]]:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self.control = ours
-        with theirs:
+        with theirs, ExitStack() as undo:
+            undo.enter_context(ours)
             command = [
                 sys.executable,
                 "-I",
@@ -67,7 +75,7 @@ class _Zygote:
                 str(os.getpid()),
                 level,
             ]
-            self.process = subprocess.Popen(
+            process = subprocess.Popen(
                 command,
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
@@ -75,7 +83,8 @@ class _Zygote:
                 pass_fds=[theirs.fileno()],
                 start_new_session=True,
             )
-        self.hello = self._greeted()
+            undo.pop_all()
+        return ours, process
 
     def _greeted(self) -> Hello:
         self.control.settimeout(START_SECONDS)
@@ -108,6 +117,8 @@ class Sandbox:
         self._wanted: Level = level
         self._zygote: _Zygote | None = None
         self._closed = False
+        self._starting = threading.Lock()
+        """Held for as long as a start takes; the other for moments only, so that `cancel` never waits."""
         self._lock = threading.Lock()
         self._ids = itertools.count(1)
         self._slots: set[int] = set()
@@ -125,7 +136,7 @@ class Sandbox:
 
     def close(self) -> None:
         """End the zygote, and with it every program that still runs."""
-        with self._lock:
+        with self._starting:
             self._closed = True
             if self._zygote is not None:
                 self._zygote.end()
@@ -164,9 +175,9 @@ class Sandbox:
     def cancel(self, ticket: Ticket) -> None:
         """End the run of `ticket`, or keep it from starting: its Outcome says `cancelled`."""
         with self._lock:
-            ticket.cancelled = True
-            if ticket.kill is not None and self._zygote is not None:
-                _send(self._zygote.control, ticket.kill)
+            ticket.cancelled, zygote = True, self._zygote
+            if ticket.kill is not None and zygote is not None:
+                _send(zygote.control, ticket.kill)
 
     def _run(self, program: str, launch: Launch, ticket: Ticket) -> Outcome:
         control = self._alive().control
@@ -185,7 +196,7 @@ class Sandbox:
             return collector.outcome("cancelled" if ticket.cancelled else ending)
 
     def _alive(self) -> _Zygote:
-        with self._lock:
+        with self._starting:
             if self._closed:
                 raise JudgeDied("the sandbox is closed")
             if self._zygote is not None and not self._zygote.alive():
@@ -209,13 +220,11 @@ def _send(control: socket.socket, request: Kill) -> None:
 
 
 def _send_launch(control: socket.socket, launch: Launch, program: str, ends: list[int]) -> None:
-    memory = os.memfd_create("program", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     try:
-        with open(memory, "wb", closefd=False) as file:
+        with open(os.memfd_create("program", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING), "wb") as file:
             file.write(program.encode("utf-8", "surrogatepass"))
-        fcntl.fcntl(memory, fcntl.F_ADD_SEALS, _SEALS)
-        socket.send_fds(control, [msgspec.json.encode(launch)], [memory, *ends])
+            file.flush()
+            fcntl.fcntl(file, fcntl.F_ADD_SEALS, _SEALS)
+            socket.send_fds(control, [msgspec.json.encode(launch)], [file.fileno(), *ends])
     except OSError as error:
-        raise JudgeDied(f"the sandbox's zygote is gone: {error}") from None
-    finally:
-        os.close(memory)
+        raise JudgeDied(f"the sandbox's zygote takes no program: {error}") from None

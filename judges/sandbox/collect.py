@@ -34,20 +34,33 @@ class Collector:
         self._refused = ""
         self._result, self._output, self._reports = bytearray(), bytearray(), bytearray()
         self._printed = 0
-        pairs = [os.pipe2(os.O_CLOEXEC) for _ in range(3)]
-        self._pipes = [ours for ours, _ in pairs]
-        self.ends = [theirs for _, theirs in pairs]
-        for descriptor in self._pipes:
-            os.set_blocking(descriptor, False)
+        self._pipes: list[int] = []
+        self.ends: list[int] = []
         self._poll = select.poll()
 
     def __enter__(self) -> Self:
+        """Raises JudgeDied where this process has too many open files."""
+        try:
+            for _ in range(3):
+                self._open_pipe()
+        except OSError as error:
+            self._close()
+            raise JudgeDied(f"cannot make a pipe: {error.strerror}") from None
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None):
+        self._close()
+
+    def _open_pipe(self) -> None:
+        ours, theirs = os.pipe2(os.O_CLOEXEC)
+        os.set_blocking(ours, False)
+        self._pipes.append(ours)
+        self.ends.append(theirs)
+
+    def _close(self) -> None:
         self.close_ends()
-        for descriptor in self._pipes:
-            os.close(descriptor)
+        while self._pipes:
+            os.close(self._pipes.pop())
 
     def close_ends(self) -> None:
         while self.ends:
@@ -79,6 +92,7 @@ class Collector:
             seconds=ended.at - (self._started or ended.at),
             cpu_seconds=ended.cpu_seconds,
             peak_bytes=ended.peak_bytes,
+            out_of_memory=ended.out_of_memory,
         )
 
     def _left(self) -> float:

@@ -58,6 +58,8 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     """Wall clock from the child's start to its end."""
     cpu_seconds: float
     peak_bytes: int
+    out_of_memory: bool = False
+    """It got SIGKILL, and the kernel's count of processes killed for memory rose while it ran."""
 
 
 class Failure(msgspec.Struct, frozen=True):
@@ -94,6 +96,7 @@ class Ended(msgspec.Struct, frozen=True, tag="ended"):
     wait_status: int
     cpu_seconds: float
     peak_bytes: int
+    out_of_memory: bool = False
 
 
 class Refused(msgspec.Struct, frozen=True, tag="refused"):

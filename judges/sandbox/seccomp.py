@@ -1,7 +1,8 @@
 """A seccomp filter that leaves a program what computing needs: no processes, sockets, signals, mounts or tracing.
 
     wrong architecture -> kill;  denied call -> EPERM;  clone3 -> ENOSYS, so that libc falls back to clone;
-    clone -> threads only;  prlimit -> on itself only;  anything else -> allowed
+    clone -> threads only;  prlimit -> on itself only;  fcntl -> no signal when a descriptor is ready
+    anything else -> allowed
 
 Sources: linux/seccomp.h, linux/filter.h, the syscall tables of x86_64 and of the generic ABI (aarch64).
 """
@@ -16,7 +17,7 @@ from judges.sandbox import linux
 
 _LOAD, _EQUAL, _AT_LEAST, _ANY_BIT, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
 _ALLOW, _KILL, _ERRNO = 0x7FFF0000, 0x80000000, 0x00050000
-_NUMBER, _ARCHITECTURE, _FIRST_ARGUMENT = 0, 4, 16
+_NUMBER, _ARCHITECTURE, _ARGUMENTS = 0, 4, 16
 _X32_BIT = 0x40000000
 _CLONE_THREAD = 0x10000
 _SECCOMP_MODE_FILTER = 2
@@ -120,7 +121,8 @@ _DENIED: dict[str, tuple[int | None, int | None]] = {
     "reboot": (169, 142),
     "syslog": (103, 116),
 }
-_CLONE, _CLONE3, _PRLIMIT = (56, 220), (435, 435), (302, 261)
+_CLONE, _CLONE3, _PRLIMIT, _FCNTL = (56, 220), (435, 435), (302, 261), (72, 25)
+_F_SETOWN, _F_SETSIG, _F_SETOWN_EX = 8, 10, 15
 
 
 def supported() -> bool:
@@ -151,17 +153,20 @@ def _program(machine: str) -> bytes:
         if number is not None:
             steps += [(_EQUAL, 0, 1, number), (_RETURN, 0, 0, _ERRNO | errno.EPERM)]
     steps += [(_EQUAL, 0, 1, _CLONE3[column]), (_RETURN, 0, 0, _ERRNO | errno.ENOSYS)]
-    steps += _first_argument(_CLONE[column], (_ANY_BIT, 1, 0, _CLONE_THREAD))
-    steps += _first_argument(_PRLIMIT[column], (_EQUAL, 1, 0, 0))
+    steps += _unless(_CLONE[column], 0, (_ANY_BIT, 1, 0, _CLONE_THREAD))
+    steps += _unless(_PRLIMIT[column], 0, (_EQUAL, 1, 0, 0))
+    for command in (_F_SETOWN, _F_SETSIG, _F_SETOWN_EX):  # any signal to any process of its user
+        steps += _unless(_FCNTL[column], 1, (_EQUAL, 0, 1, command))
     steps += [(_RETURN, 0, 0, _ALLOW)]
     return b"".join(struct.pack("HBBI", *step) for step in steps)
 
 
-def _first_argument(number: int, allowed: tuple[int, int, int, int]) -> list[tuple[int, int, int, int]]:
-    """Deny call `number` unless its first argument passes `allowed`, a test that skips one step when it holds."""
+def _unless(number: int, argument: int, allowed: tuple[int, int, int, int]) -> list[tuple[int, int, int, int]]:
+    """Deny call `number` unless its argument (counted from 0, the low 32 bits, on these little-endian machines)
+    passes `allowed`, a test that skips one step when the call may go on."""
     return [
         (_EQUAL, 0, 4, number),
-        (_LOAD, 0, 0, _FIRST_ARGUMENT),
+        (_LOAD, 0, 0, _ARGUMENTS + 8 * argument),
         allowed,
         (_RETURN, 0, 0, _ERRNO | errno.EPERM),
         (_LOAD, 0, 0, _NUMBER),

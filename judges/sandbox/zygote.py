@@ -12,6 +12,7 @@ from __future__ import annotations
 import gc
 import importlib
 import os
+import resource
 import select
 import signal
 import socket
@@ -35,6 +36,8 @@ class Running(msgspec.Struct, frozen=True):
     id: int
     status: int
     """Write end of the client's status pipe."""
+    oom_kills: int
+    """The machine's count when it started."""
 
 
 class Zygote:
@@ -73,6 +76,7 @@ class Zygote:
 
     def _launch(self, launch: Launch, descriptors: list[int]) -> None:
         status = descriptors[-1]
+        kills = oom_kills()
         started = time.monotonic()
         try:
             pid = self._clone()
@@ -83,7 +87,7 @@ class Zygote:
         if pid == 0:
             child.main(launch, descriptors, self._containment)
         _close(descriptors[:-1])
-        self._running[pid] = Running(launch.id, status)
+        self._running[pid] = Running(launch.id, status, kills)
         report(status, Started(started))
 
     def _clone(self) -> int:
@@ -101,9 +105,24 @@ class Zygote:
             self._kill(ended.si_pid)  # what is left of its session, while its number can't be another's
             _, status, usage = os.wait4(ended.si_pid, 0)
             running = self._running.pop(ended.si_pid)
-            processor = usage.ru_utime + usage.ru_stime
-            report(running.status, Ended(time.monotonic(), status, processor, usage.ru_maxrss * 1024))
+            report(running.status, _ended(running, status, usage))
             os.close(running.status)
+
+
+def _ended(running: Running, status: int, usage: resource.struct_rusage) -> Ended:
+    at = time.monotonic()
+    killed = os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL
+    out_of_memory = killed and oom_kills() > running.oom_kills
+    return Ended(at, status, usage.ru_utime + usage.ru_stime, usage.ru_maxrss * 1024, out_of_memory)
+
+
+def oom_kills() -> int:
+    """Processes that this kernel has killed for lack of memory since it started; 0 where it does not tell."""
+    with suppress(OSError), open("/proc/vmstat", "rb") as file:
+        for line in file:
+            if line.startswith(b"oom_kill "):
+                return int(line.split()[1])
+    return 0
 
 
 def _wake(number: int, frame: FrameType | None) -> None:

@@ -117,6 +117,9 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
         """What a run remembers of its task."""
         return {
             "task": self.name,
+            "entry": self.entry_point,
+            "limits": f"{self.limits.cpus} CPUs, {self.limits.memory_gib:g} GiB",
+            "header": self.completion_header,
             "instruction": self.instruction_sha256,
             "judge": self.judge_sha256,
             "starter": self.starter_sha256,

@@ -131,6 +131,9 @@ class FakeObserver:
     def cell(self, coordinate: Coordinate, state: CellState) -> None:
         self.cells[coordinate] = state
 
+    def progress(self, share: float) -> None:
+        assert 0 <= share <= 1
+
     def proved(self, proof: Proof) -> None:
         self.proofs.append(proof)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import socket
 import time
@@ -61,12 +62,13 @@ def test_a_loop_that_hangs_misses_its_beats(manager: socket.socket, monkeypatch:
     assert beats(manager, seconds=0.5, hang=True) <= 2
 
 
-def test_a_daemon_that_says_it_is_not_alive_does_not_beat(
-    manager: socket.socket, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("WATCHDOG_USEC", "50000")
-    monkeypatch.delenv("WATCHDOG_PID", raising=False)
-    assert beats(manager, seconds=0.2, alive=False) == 0
+def test_the_newest_log_message_is_the_status_line(manager: socket.socket) -> None:
+    log = logging.getLogger("tests.notify")
+    handler = notify.StatusLog()
+    log.addHandler(handler)
+    log.warning("step %d:\nsampling", 3)
+    log.removeHandler(handler)
+    assert manager.recv(4096) == b"STATUS=step 3: sampling"
 
 
 @pytest.mark.parametrize(("interval", "process"), [("", None), ("0", None), ("soon", None), ("100000", "1")])
@@ -80,13 +82,13 @@ def test_no_watchdog_where_none_is_asked_of_this_process(
     anyio.run(notify.watchdog)
 
 
-def beats(manager: socket.socket, *, seconds: float, hang: bool = False, alive: bool = True) -> int:
+def beats(manager: socket.socket, *, seconds: float, hang: bool = False) -> int:
     """WATCHDOG datagrams of a loop that ran the watchdog for `seconds`."""
 
     async def loop() -> None:
         with anyio.move_on_after(seconds):
             async with anyio.create_task_group() as tasks:
-                tasks.start_soon(notify.watchdog, lambda: alive)
+                tasks.start_soon(notify.watchdog)
                 await anyio.sleep(0.01)
                 if hang:
                     time.sleep(seconds)

@@ -7,6 +7,7 @@ import sqlite3
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import msgspec
@@ -44,6 +45,11 @@ def open_run(store: SqliteStore, name: str = RUN) -> None:
     )
     store.open_run(record)
     store.plant(name, archive, record.identity)
+
+
+def releases(state_dir: Path) -> list[tuple[int, int, str]]:
+    with closing(sqlite3.connect(state_dir / "archive.sqlite3")) as database:
+        return database.execute("SELECT number, step, load_id FROM releases ORDER BY number").fetchall()
 
 
 def rollout(step: int, group: int, number: int, *, release: int | None = None, reward: float = 0.0) -> Rollout:
@@ -188,7 +194,7 @@ def test_commit_goes_on_to_the_next_step_and_release(store: SqliteStore, tmp_pat
     assert store.state(RUN) == Ready(1, release(tmp_path, 1))
     (row,) = store.steps(RUN)
     assert (row.phase, row.release, row.metrics["train/loss"], row.proof) == ("committed", 0, 0.5, proof(1))
-    assert [(r.number, r.step, r.load_id) for r in store.releases(RUN)] == [(0, -1, ""), (1, 0, "load-1")]
+    assert releases(tmp_path) == [(0, -1, ""), (1, 0, "load-1")]
     assert store.rollouts(RUN, 0) == [], "the batch file holds the samples of a committed step"
 
 
@@ -198,7 +204,7 @@ def test_no_step_is_committed_twice_or_unpended(store: SqliteStore, tmp_path: Pa
     finish_step(store, tmp_path)
     with pytest.raises(StoreError, match="not at step 0"):
         store.commit(RUN, 0, release(tmp_path, 1), proof(1), {})
-    assert len(store.releases(RUN)) == 2
+    assert len(releases(tmp_path)) == 2
 
 
 @pytest.mark.parametrize(("number", "proved"), [(2, 2), (0, 0), (1, 0)])
@@ -247,10 +253,10 @@ def test_a_run_has_no_program_until_it_is_planted_and_is_planted_once(tmp_path: 
     store.close()
 
 
-def test_nodes_are_listed_by_reward_or_age_without_the_pruned(store: SqliteStore, tmp_path: Path) -> None:
+def test_nodes_are_listed_by_reward_without_the_pruned(store: SqliteStore, tmp_path: Path) -> None:
     finish_step(store, tmp_path)
     assert [node.reward for node in store.nodes(RUN)] == [4.0, 4.0, 3.0, 3.0, 1.0, 1.0]
-    assert [node.node for node in store.nodes(RUN, limit=3, order="id")] == [0, 1, 3]
+    assert len(store.nodes(RUN, limit=3)) == 3
     assert all(node.program == "" for node in store.nodes(RUN))
 
 

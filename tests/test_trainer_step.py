@@ -207,3 +207,11 @@ def test_a_gradient_that_is_not_finite_is_refused_and_leaves_no_release(model: P
     with pytest.raises(ValueError, match="gradient has the norm"):
         train(trainer(model), tmp_path, 0, batch)
     assert not (tmp_path / "0001").exists()
+
+
+def test_a_batch_without_a_sampled_token_trains_without_signal(model: Path, tmp_path: Path):
+    empty = Sample(token_ids=[], logprobs=[], loss_mask=[], advantage=0.0)
+    batch = Batch(run="r", step=0, release=0, rollouts_total=3, groups=[Group([1, 2], [empty] * 3)])
+    report = train(trainer(model), tmp_path, 0, batch)
+    assert (report.loss, report.grad_norm) == (0.0, 0.0)
+    assert (tmp_path / "0001" / "adapter_model.safetensors").is_file()

@@ -9,7 +9,7 @@ import collections
 import logging
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import anyio
 
@@ -25,6 +25,7 @@ from tttdd.protocol import (
     Proof,
     RunInfo,
     Status,
+    StepRow,
 )
 
 LOG_LINES = 200
@@ -74,11 +75,14 @@ class Board:
         self._log.append(line)
         self.touch()
 
-    def take(self, run: str | None, grid: GridSize | None = None, step_seconds: list[float] | None = None) -> None:
-        """A run is in hand from now on, or none."""
+    def take(self, run: str | None, grid: GridSize | None = None, steps: Sequence[StepRow] = ()) -> None:
+        """A run is in hand from now on, with what it has done so far, or none."""
         self._run = run
         self._clear()
-        self._step_seconds = step_seconds or []
+        for row in steps:
+            if row.phase == "committed":
+                self.committed(row.step, row.metrics)
+                self._proof = row.proof
         self._cells = [["waiting"] * grid.rollouts for _ in range(grid.groups)] if grid else []
         self.touch()
 
@@ -95,6 +99,10 @@ class Board:
             self._seconds[self._phase] = self._seconds.get(self._phase, 0.0) + now - self._since
         self._phase, self._since, self._preparing, self._progress = phase, now, "", None
         logging.getLogger("tttdd.step").info("step %d, release %d: %s", step, release, phase)
+        self.touch()
+
+    def progress(self, share: float) -> None:
+        self._progress = share
         self.touch()
 
     def cell(self, coordinate: Coordinate, state: CellState) -> None:

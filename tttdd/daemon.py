@@ -56,7 +56,8 @@ async def _serve(config: Config, path: Path, sock: socket.socket, store: SqliteS
     state_dir = Path(config.daemon.state_dir)
     async with JudgePool(config.judges.parallel, config.judges.sandbox) as judges:
         board = Board(str(path), str(state_dir), lambda: runner.runs(), lambda: _judges(judges))
-        logging.getLogger("tttdd").addHandler(BoardLog(board))
+        for handler in (BoardLog(board), notify.StatusLog(logging.INFO)):
+            logging.getLogger("tttdd").addHandler(handler)
         workshop = LocalWorkshop(config, store, state_dir)
         runner = Runner(config, store, board, JudgeCatalog(config, judges), workshop)
         async with anyio.create_task_group() as tasks:

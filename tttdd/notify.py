@@ -8,9 +8,9 @@ restarts the daemon.  See sd_notify(3) and sd_watchdog_enabled(3).
 
 from __future__ import annotations
 
+import logging
 import os
 import socket
-from collections.abc import Callable
 
 import anyio
 
@@ -30,18 +30,20 @@ def stopping() -> None:
     _send("STOPPING=1")
 
 
-async def watchdog(alive: Callable[[], bool] = lambda: True) -> None:
-    """Beat at half the interval that systemd asks for, while `alive()`; returns at once if it asks for none.
+class StatusLog(logging.Handler):
+    """The newest log message is the status line."""
 
-    A beat that is left out because `alive()` is false is not made up for: after WATCHDOG_USEC without one, systemd
-    ends the daemon.
-    """
+    def emit(self, record: logging.LogRecord) -> None:
+        status(record.getMessage())
+
+
+async def watchdog() -> None:
+    """Beat at half the interval that systemd asks for; returns at once if it asks for none."""
     interval = _watchdog_seconds()
     if interval is None:
         return
     while True:
-        if alive():
-            _send("WATCHDOG=1")
+        _send("WATCHDOG=1")
         await anyio.sleep(interval / 2)
 
 

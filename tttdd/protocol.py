@@ -8,7 +8,7 @@ import msgspec
 from msgspec import Meta
 
 RunState = Literal["queued", "running", "paused", "finished", "failed", "cancelled"]
-PhaseName = Literal["idle", "start", "sample", "train", "publish", "prove", "commit"]
+PhaseName = Literal["start", "sample", "train", "publish", "prove", "commit"]
 CellState = Literal["waiting", "sampling", "judging", "rejected", "valid", "best"]
 
 Count = Annotated[int, Meta(ge=1, le=1_000_000)]
@@ -177,7 +177,7 @@ class Current(msgspec.Struct, frozen=True, kw_only=True):
     preparing: str = ""
     """What is being made ready before the first step, for instance a download."""
     progress: float | None = None
-    """Of `preparing`, 0 to 1."""
+    """Of `preparing`, else of the phase in hand, 0 to 1; None where that is not known."""
     sampler_trainer_gap: float | None = None
     kl_base: float | None = None
     proof: Proof | None = None

@@ -121,7 +121,12 @@ class Registry:
     ) -> dict[str, identity.Value]:
         return identity.identity(
             task=assignment.identity,
-            model={"source": config.model.path or config.model.package, "revision": revision},
+            model={
+                "source": config.model.path or config.model.package,
+                "revision": revision,
+                "dtype": config.model.dtype,
+                "context_length": config.engine.context_length,
+            },
             settings={
                 "grid": config.grid,
                 "sampling": config.sampling,

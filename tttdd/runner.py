@@ -150,11 +150,13 @@ class Runner(Registry):
             if self._paused or self._store.run(name).state != "running":
                 return
             await anyio.sleep(BACKOFF_SECONDS * failures)
+            if self._store.run(name).state != "running":  # paused meanwhile
+                return
 
     async def _attempt(self, name: str) -> None:
         self._set(name, "running")
         run = self._store.run(name)
-        self._board.take(name, run.grid, [row.metrics["time/step"] for row in self._store.steps(name) if row.proof])
+        self._board.take(name, run.grid, self._store.steps(name))
         assignment = self._catalog.load(run.task)
         self._board.prepare("model", None)
         model = await self._workshop.prepare(self._board.prepare)

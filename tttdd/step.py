@@ -38,10 +38,11 @@ from tttdd.ports import (
     Store,
     Trainer,
 )
+from tttdd.protocol import CellState
 from tttdd.serving import Serving
 
 PROBE_TOKENS = 256
-"""Completion tokens of the probe at most: enough to see an adapter, cheap to score."""
+"""Of the probe's prompt (its end) and of its completion (its beginning): enough to see an adapter, cheap to score."""
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
@@ -93,7 +94,8 @@ async def make_probe(plan: Plan, world: World) -> Probe:
     seed = world.store.archive(plan.name).seeds[0]
     completion = prompt.Prompt(text=prompt.written_part(plan.task, seed), chat=False, stop=None)
     completion_ids = await world.engine.encode(completion)
-    return Probe(await world.engine.encode(prompt.render(plan.task, seed)), completion_ids[:PROBE_TOKENS])
+    prompt_ids = await world.engine.encode(prompt.render(plan.task, seed))
+    return Probe(prompt_ids[-PROBE_TOKENS:], completion_ids[:PROBE_TOKENS])
 
 
 async def sample_half(plan: Plan, world: World, step: int, release: Release) -> None:
@@ -101,20 +103,33 @@ async def sample_half(plan: Plan, world: World, step: int, release: Release) -> 
     world.observer.phase(step, release.number, "sample")
     archive = world.store.archive(plan.name)
     parents = puct.select_parents(archive, plan.groups, plan.c)
-    prompts = [prompt.render(plan.task, parent) for parent in parents]
-    prompt_ids = [await world.engine.encode(text) for text in prompts]
+    asks = [await make_ask(plan, world, parent, archive.best.reward) for parent in parents]
     recorded = world.store.rollouts(plan.name, step)
     for rollout in recorded:
-        world.observer.cell(rollout.coordinate, "valid" if rollout.verdict.valid else "rejected")
+        world.observer.cell(rollout.coordinate, outcome(rollout.verdict, archive.best.reward))
     clock = SampleClock()
     async with anyio.create_task_group() as grid:  # its end is the barrier
         for place in missing(step, plan.groups, plan.rollouts, {r.coordinate for r in recorded}):
-            ids, parent = prompt_ids[place.group], parents[place.group]
-            grid.start_soon(one_rollout, plan, world, release, place, parent, prompts[place.group], ids, clock)
+            grid.start_soon(one_rollout, plan, world, release, place, asks[place.group], clock)
     rollouts = world.store.rollouts(plan.name, step)
-    close = partial(close_grid, plan, step, release, archive, parents, prompt_ids, rollouts, world.folder)
+    close = partial(close_grid, plan, step, release, archive, asks, rollouts, world.folder)
     path, row = await anyio.to_thread.run_sync(close)  # parsing hundreds of programs must not hold the event loop
     world.store.begin(plan.name, step, archive, path, row | clock.row())
+
+
+class Ask(msgspec.Struct, frozen=True):
+    """What every rollout of a group is asked."""
+
+    parent: Node
+    prompt: prompt.Prompt
+    prompt_ids: list[int]
+    best: float
+    """Highest reward in the archive before the step."""
+
+
+async def make_ask(plan: Plan, world: World, parent: Node, best: float) -> Ask:
+    text = prompt.render(plan.task, parent)
+    return Ask(parent, text, await world.engine.encode(text), best)
 
 
 async def one_rollout(
@@ -122,22 +137,20 @@ async def one_rollout(
     world: World,
     release: Release,
     place: Coordinate,
-    parent: Node,
-    text: prompt.Prompt,
-    ids: list[int],
+    ask: Ask,
     clock: SampleClock,
 ) -> None:
     """Sample, extract, judge, and keep the result durably at its coordinate."""
     await world.gate.wait()
     world.observer.cell(place, "sampling")
     seed = rollout_seed(plan.seed, place)
-    sampled = await world.engine.sample(ids, release=release.number, seed=seed, stop=text.stop)
+    sampled = await world.engine.sample(ask.prompt_ids, release=release.number, seed=seed, stop=ask.prompt.stop)
     clock.sampled(len(sampled.token_ids))
     program = extract.extract(plan.task, sampled.text)
     world.observer.cell(place, "judging")
     verdict = await world.judge.grade(program) if program is not None else no_program(sampled.finish_reason)
-    world.store.record(plan.name, Rollout(place, parent.id, program, sampled, verdict))
-    world.observer.cell(place, "valid" if verdict.valid else "rejected")
+    world.store.record(plan.name, Rollout(place, ask.parent.id, program, sampled, verdict))
+    world.observer.cell(place, outcome(verdict, ask.best))
 
 
 class SampleClock:
@@ -161,6 +174,12 @@ class SampleClock:
         }
 
 
+def outcome(verdict: Verdict, best: float) -> CellState:
+    if not verdict.valid:
+        return "rejected"
+    return "best" if verdict.reward > best else "valid"
+
+
 def no_program(finish_reason: str) -> Verdict:
     cut = "; it was cut at the token budget" if finish_reason == "length" else ""
     return Verdict(valid=False, reason="no code", detail=f"the answer holds no complete program{cut}")
@@ -177,14 +196,13 @@ def close_grid(
     step: int,
     release: Release,
     archive: Archive,
-    parents: list[Node],
-    prompt_ids: list[list[int]],
+    asks: list[Ask],
     rollouts: list[Rollout],
     folder: RunFolder,
 ) -> tuple[Path, dict[str, float]]:
     """Grow the archive, freeze the batch; returns the batch's file and the grid's half of the metrics row."""
-    grow(plan, archive, parents, rollouts)
-    frozen = freeze(plan, step, release, prompt_ids, rollouts)
+    grow(plan, archive, [ask.parent for ask in asks], rollouts)
+    frozen = freeze(plan, step, release, [ask.prompt_ids for ask in asks], rollouts)
     batch.write(folder.batch(step), frozen)
     return folder.batch(step), {
         **metrics.grid_row(step, plan.groups, plan.rollouts, [(r.sampled, r.program, r.verdict) for r in rollouts]),

@@ -133,7 +133,8 @@ class Meter:
             f"{len(judged)}/{len(cells)} judged, {valid:.0%} valid, best {number(run.best and run.best.objective, 8)}"
         )
         paused = f", {run.state} {run.reason}".rstrip() if run.state != "running" else ""
-        self._doing(f"step {run.step + 1} {current.phase.name}{paused}", len(judged) / max(1, len(cells)), note)
+        share = len(judged) / max(1, len(cells)) if current.progress is None else current.progress
+        self._doing(f"step {run.step + 1} {current.phase.name}{paused}", share, note)
 
     def _doing(self, what: str, share: float | None, note: str) -> None:
         self._bars.update(self._grid, description=clean(what), total=1.0, completed=share or 0.0, note=clean(note))

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from tttdd.adapters import rows
 from tttdd.adapters.database import Database, StoreError
-from tttdd.adapters.views import ReleaseRow, Views
+from tttdd.adapters.views import Views
 from tttdd.domain import batch as packing
 from tttdd.domain.archive import Archive, Node
 from tttdd.domain.grid import Coordinate, SecondRelease
@@ -24,7 +24,7 @@ from tttdd.domain.identity import Value
 from tttdd.ports import Pending, Ready, Release, Rollout, RunRecord
 from tttdd.protocol import Proof, RunState
 
-__all__ = ["ReleaseRow", "SqliteStore", "StoreError"]
+__all__ = ["SqliteStore", "StoreError"]
 
 
 class SqliteStore(Views):

@@ -28,7 +28,7 @@ class MegatronTrainer:
     """
 
     def __init__(
-        self, options: dict[str, Any], log: Path, on_progress: Callable[[int, int], None] | None = None
+        self, options: dict[str, Any], log: Path, on_progress: Callable[[int, int], None] = lambda done, total: None
     ) -> None:
         self._on_progress = on_progress
         self._worker = Worker("tttdd.workers.train", options, log, self._heard)
@@ -65,7 +65,7 @@ class MegatronTrainer:
         return msgspec.convert(logprobs, list[float])
 
     def _heard(self, event: wire.Event) -> None:
-        if event.name == "progress" and self._on_progress is not None:
+        if event.name == "progress":
             self._on_progress(event.data["done"], event.data["total"])
 
 

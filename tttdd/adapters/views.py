@@ -7,24 +7,12 @@ from __future__ import annotations
 
 import sqlite3
 from pathlib import Path
-from typing import Any, Literal
-
-import msgspec
+from typing import Any
 
 from tttdd.adapters import rows
 from tttdd.adapters.database import Database, StoreError
 from tttdd.domain.identity import Value
 from tttdd.protocol import Best, NodeInfo, RunInfo, StepRow
-
-Order = Literal["reward", "id"]
-
-
-class ReleaseRow(msgspec.Struct, frozen=True, kw_only=True):
-    number: int
-    step: int
-    """Step that trained it; -1 for the base model."""
-    load_id: str
-    created: float
 
 
 class Views:
@@ -46,17 +34,10 @@ class Views:
             rows.step_row(row) for row in self._database.all("SELECT * FROM steps WHERE run = ? ORDER BY step", run)
         ]
 
-    def releases(self, run: str) -> list[ReleaseRow]:
+    def nodes(self, run: str, limit: int = 100) -> list[NodeInfo]:
+        """Nodes of the archive, best first, without their programs."""
         found = self._database.all(
-            "SELECT number, step, load_id, created FROM releases WHERE run = ? ORDER BY number", run
-        )
-        return [ReleaseRow(**dict(row)) for row in found]
-
-    def nodes(self, run: str, limit: int = 100, order: Order = "reward") -> list[NodeInfo]:
-        """Nodes of the archive, best or oldest first, without their programs."""
-        by = {"reward": "reward DESC, id", "id": "id"}[order]
-        found = self._database.all(
-            f"SELECT * FROM nodes WHERE run = ? AND NOT pruned ORDER BY {by} LIMIT ?", run, limit
+            "SELECT * FROM nodes WHERE run = ? AND NOT pruned ORDER BY reward DESC, id LIMIT ?", run, limit
         )
         return [rows.node_info(row) for row in found]
 

@@ -35,7 +35,11 @@ class LocalWorkshop:
         folder = RunFolder(self._state_dir / "runs" / plan.name)
         async with (
             self._engine(files, folder.logs / "engine.log") as engine,
-            MegatronTrainer(self._trainer_options(plan, files), folder.logs / "trainer.log") as trainer,
+            MegatronTrainer(
+                self._trainer_options(plan, files),
+                folder.logs / "trainer.log",
+                lambda done, total: observer.progress(done / total),
+            ) as trainer,
         ):
             yield World(
                 engine=engine,

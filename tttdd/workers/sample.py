@@ -61,7 +61,7 @@ class Sampler:
         try:
             match request.method:
                 case "sample":
-                    self._waiting.append(self._row(request.id, **request.params))
+                    self._accept(self._row(request.id, **request.params))
                 case "cancel":
                     self._cancel(request.params["id"])
                 case "publish":
@@ -92,10 +92,17 @@ class Sampler:
 
     def _row(self, request: int, prompt_ids: list[int], release: int, seed: int, stop: str | None) -> Row:
         self._find(release)
-        if not 0 < len(prompt_ids) < self._context:
-            raise ValueError(f"a prompt of {len(prompt_ids)} tokens does not fit the context of {self._context}")
-        budget = min(self._max_new_tokens, self._context - len(prompt_ids))
+        if not prompt_ids:
+            raise ValueError("a prompt needs at least one token")
+        budget = max(0, min(self._max_new_tokens, self._context - len(prompt_ids)))
         return Row(request, tuple(prompt_ids), release, stop, uniforms(seed, budget))
+
+    def _accept(self, row: Row) -> None:
+        """A prompt that leaves no room is a completion cut before its first token: the search turns elsewhere."""
+        if row.uniforms:
+            self._waiting.append(row)
+        else:
+            self._reply(row.request, self._sampled(row, "length"))
 
     def _find(self, release: int) -> Served:
         if release not in self._served:

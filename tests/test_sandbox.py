@@ -18,6 +18,8 @@ import psutil
 import pytest
 
 from judges.sandbox import Entry, JudgeDied, Limits, Outcome, Sandbox, Ticket
+from judges.sandbox.collect import Collector
+from judges.sandbox.messages import Ended, Started
 
 ENTRY = Entry("run")
 LIMITS = Limits(
@@ -28,7 +30,7 @@ LIMITS = Limits(
     output_bytes=1 << 18,
     result_bytes=1 << 18,
 )
-PATIENT = msgspec.structs.replace(LIMITS, wall_seconds=30.0)
+PATIENT = msgspec.structs.replace(LIMITS, wall_seconds=15.0, cpu_seconds=10)
 """For programs that end by themselves: a busy machine must not fail them."""
 MUTE = "def run(): return 1"
 TRY = "def tried(action):\n try: return [True, str(action())]\n except OSError as error: return [False, str(error)]\n"
@@ -69,7 +71,7 @@ def watched(program: psutil.Process) -> bool:
 def run(sandbox: Sandbox, program: str, limits: Limits = PATIENT) -> Outcome:
     begun = time.monotonic()
     outcome = sandbox.run(program, ENTRY, limits)
-    assert time.monotonic() - begun < 40
+    assert time.monotonic() - begun < 20
     return outcome
 
 
@@ -105,7 +107,7 @@ def test_a_program_that_does_not_end_is_killed_at_its_limit(sandbox: Sandbox, pr
     outcome = run(sandbox, program, LIMITS)
     assert outcome.ending == "wall" or outcome.cpu_seconds >= 0.5
     assert os.WTERMSIG(outcome.wait_status) in (signal.SIGKILL, signal.SIGXCPU)
-    assert outcome.seconds < 10
+    assert outcome.seconds < 6
 
 
 @pytest.mark.parametrize(
@@ -118,7 +120,7 @@ def test_a_program_that_does_not_end_is_killed_at_its_limit(sandbox: Sandbox, pr
 )
 def test_memory_beyond_the_limit_is_refused(sandbox: Sandbox, program: str) -> None:
     outcome = run(sandbox, program)
-    assert b'"reason":"memory"' in outcome.result or outcome.ending == "wall"
+    assert b'"reason":"memory"' in outcome.result
     assert outcome.peak_bytes < 1 << 30
 
 
@@ -126,6 +128,26 @@ def test_a_flood_of_output_ends_the_program_and_keeps_the_tail(sandbox: Sandbox)
     outcome = run(sandbox, "print('first')\nwhile True: print('x' * 1000 + 'last')")
     assert outcome.ending == "output"
     assert len(outcome.output) <= 1 << 16 and b"last" in outcome.output and b"first" not in outcome.output
+
+
+def test_a_flood_does_not_keep_the_client_from_its_deadline() -> None:
+    """Without any process: what a busy machine adds to a kill is not measured here."""
+    killed = threading.Event()
+    endless = msgspec.structs.replace(LIMITS, wall_seconds=0.3, output_bytes=1 << 60)
+
+    def flood(descriptor: int, status: int) -> None:
+        while not killed.is_set():
+            os.write(descriptor, bytes(1 << 16))
+        os.write(status, msgspec.json.encode(Ended(time.monotonic(), signal.SIGKILL, 0.3, 0)) + b"\n")
+
+    with Collector(endless, killed.set) as collector:
+        started = time.monotonic()
+        os.write(collector.ends[2], msgspec.json.encode(Started(started)) + b"\n")
+        thread = threading.Thread(target=flood, args=collector.ends[1:])
+        thread.start()
+        assert collector.collect() == "wall"
+        thread.join()
+        assert 0.3 <= collector.outcome("wall").seconds < 1.0
 
 
 def test_a_flood_of_result_bytes_ends_the_program(sandbox: Sandbox) -> None:
@@ -192,6 +214,15 @@ def test_the_hosts_files_cannot_be_read(sandbox: Sandbox, path: str) -> None:
         " return tried(lambda: os.listdir(p) if os.path.isdir(p) else open(p).read())"
     )
     assert returned(sandbox, program).startswith("[false")
+
+
+def test_a_program_may_print_into_nothing(sandbox: Sandbox) -> None:
+    program = (
+        "import contextlib, os\ndef run():\n with open(os.devnull, 'w') as f, contextlib.redirect_stdout(f):"
+        " print('x' * 10**6)\n return 1"
+    )
+    outcome = run(sandbox, program)
+    assert (outcome.result, outcome.output) == (b"R1", b"")
 
 
 def test_libraries_cannot_be_changed_and_can_be_imported_late(sandbox: Sandbox) -> None:

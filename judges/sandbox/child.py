@@ -94,7 +94,7 @@ def _contain(launch: Launch, containment: Containment) -> None:
     linux.prctl(linux.PR_SET_PDEATHSIG, signal.SIGKILL)  # a change of user clears it, so only now
     linux.prctl(linux.PR_SET_NO_NEW_PRIVS, 1)
     if containment.landlock:
-        writable = [namespaces.SCRATCH] if containment.owner else []
+        writable = [os.devnull, *([namespaces.SCRATCH] if containment.owner else [])]  # many silence prints with it
         landlock.restrict([*containment.readable, "/proc/self", "/proc/cpuinfo", "/proc/meminfo"], writable)
     if containment.seccomp:
         seccomp.install()

@@ -17,7 +17,7 @@ from tttdd.domain import batch as batches
 from tttdd.domain.batch import TrainReport
 from tttdd.domain.grid import Coordinate
 from tttdd.domain.prompt import Prompt, TaskPrompt, starter_program
-from tttdd.errors import NotFound
+from tttdd.errors import NotFound, Refused
 from tttdd.folder import RunFolder
 from tttdd.gate import Gate
 from tttdd.ports import Judge, ModelFiles, Observer, Probe, Release, Sampled, Store
@@ -147,11 +147,14 @@ class FakeCatalog:
     def __init__(self, judge: Judge) -> None:
         self.judge, self.instruction, self.starter = judge, "Make the sum large.", "h = [⟦0.4, 0.1⟧]\n"
         self.loads = 0
+        self.broken: list[str] = []
 
     def names(self) -> list[str]:
-        return ["t"]
+        return [*self.broken, "t"]
 
     def load(self, name: str) -> Assignment:
+        if name in self.broken:
+            raise Refused(f"{name}/task.toml: cannot read it", field="task")
         if name != "t":
             raise NotFound(f"there is no task named {name!r}", field="task")
         self.loads += 1

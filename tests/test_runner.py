@@ -351,3 +351,22 @@ async def test_a_snapshot_of_many_runs_reads_each_task_once(place: Place) -> Non
     place.catalog.loads = 0
     assert [run.target for run in place.board.snapshot().runs] == [9.5] * 8
     assert place.catalog.loads == 1
+
+
+async def test_a_run_paused_while_it_waits_to_restart_stays_paused(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runners, "BACKOFF_SECONDS", 0.05)
+    place.workshop.trainer.faults += [DIED]
+    place.submit("a")
+    async with place.at_work():
+        await until(lambda: len(place.workshop.opened) == 1 and not place.workshop.trainer.faults)
+        await anyio.sleep(0.02)
+        place.runner.pause("a", release_gpus=False)
+        await settle()
+        assert (place.state(), len(place.workshop.opened)) == ("paused", 1)
+
+
+async def test_a_broken_task_does_not_hide_the_others(place: Place) -> None:
+    place.catalog.broken = ["spoilt"]
+    assert [task.name for task in place.runner.tasks()] == ["t"]

@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 import difflib
+import logging
 import time
 from typing import Any, Protocol
 
@@ -19,6 +20,8 @@ from tttdd.domain.prompt import REGION_CLOSE, REGION_OPEN, TaskPrompt, split_reg
 from tttdd.errors import Conflict, NotFound, Refused
 from tttdd.ports import Judge, RunRecord, RunStore
 from tttdd.protocol import GridSize, NodeInfo, RunInfo, RunState, StepRow, Submit, TaskInfo
+
+_log = logging.getLogger("tttdd.registry")
 
 
 class Assignment(msgspec.Struct, frozen=True, kw_only=True):
@@ -96,7 +99,14 @@ class Registry:
         return self.node(name, best.node)
 
     def tasks(self) -> list[TaskInfo]:
-        return [self._catalog.load(name).info for name in self._catalog.names()]
+        """Those that can be run; what is wrong with another is logged, and told to whoever submits it."""
+        found: list[TaskInfo] = []
+        for name in self._catalog.names():
+            try:
+                found.append(self._catalog.load(name).info)
+            except Refused as error:
+                _log.warning("task %s: %s", name, error)
+        return found
 
     async def verify(self, name: str, node: int | None) -> dict[str, Any]:
         found = self.best(name) if node is None else self.node(name, node)

@@ -29,8 +29,10 @@ def trainer(folder: Path, steps: list[tuple[int, int]] | None = None, **changes:
     if not (folder / "model").exists():
         save_model(folder / "model", "qwen3", tied=True)
         batches.write(folder / "batch", make_batch())
-    heard = None if steps is None else lambda done, total: steps.append((done, total))
-    return MegatronTrainer(options(folder / "model", **changes), folder / "train.log", heard)
+    heard: list[tuple[int, int]] = [] if steps is None else steps
+    return MegatronTrainer(
+        options(folder / "model", **changes), folder / "train.log", lambda done, total: heard.append((done, total))
+    )
 
 
 async def test_a_step_through_the_process_writes_a_release_that_scores_otherwise_than_the_base(tmp_path: Path):
@@ -70,7 +72,7 @@ async def test_a_killed_process_is_a_dead_worker_and_leaves_no_release(tmp_path:
     async with trainer(tmp_path) as one:
         await one.score(PROBE, release=BASE)
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(kill, one._worker.pid)
+            tasks.start_soon(kill, one.pid)
             with pytest.raises(WorkerDied):
                 await one.train(BASE, tmp_path / "batch", Release(1, tmp_path / "releases" / "0001"))
     assert not (tmp_path / "releases" / "0001").exists()

@@ -8,8 +8,7 @@ Every call is one request on the worker's line; calls run side by side and decod
 from __future__ import annotations
 
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import msgspec
 
@@ -18,7 +17,7 @@ from tttdd.domain.prompt import Prompt
 from tttdd.ports import Probe, Release, Sampled
 
 
-class EmbeddedEngine:
+class EmbeddedEngine(Worker):
     """A ports.RolloutEngine.  Every call raises WorkerDied when the process is gone, WorkerFailed when it refuses."""
 
     def __init__(
@@ -30,38 +29,25 @@ class EmbeddedEngine:
             "max_new_tokens": max_new_tokens,
             "threads": threads,
         }
-        self._worker = Worker("tttdd.workers.sample", options, log)
-
-    async def __aenter__(self) -> Self:
-        await self._worker.__aenter__()
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> bool | None:
-        return await self._worker.__aexit__(kind, error, trace)
-
-    @property
-    def pid(self) -> int:
-        return self._worker.pid
+        super().__init__("tttdd.workers.sample", options, log)
 
     async def publish(self, release: Release) -> str:
         path = str(release.path) if release.path else None
-        return msgspec.convert(await self._worker.call("publish", release=release.number, path=path), str)
+        return msgspec.convert(await self.call("publish", release=release.number, path=path), str)
 
     async def encode(self, prompt: Prompt) -> list[int]:
-        return msgspec.convert(await self._worker.call("encode", text=prompt.text, chat=prompt.chat), list[int])
+        return msgspec.convert(await self.call("encode", text=prompt.text, chat=prompt.chat), list[int])
 
     async def sample(self, prompt_ids: list[int], *, release: int, seed: int, stop: str | None) -> Sampled:
-        reply = await self._worker.call("sample", prompt_ids=prompt_ids, release=release, seed=seed, stop=stop)
+        reply = await self.call("sample", prompt_ids=prompt_ids, release=release, seed=seed, stop=stop)
         return msgspec.convert(reply, Sampled)
 
     async def score(self, probe: Probe, *, release: int) -> list[float]:
-        reply = await self._worker.call(
+        reply = await self.call(
             "score", prompt_ids=probe.prompt_ids, completion_ids=probe.completion_ids, release=release
         )
         return msgspec.convert(reply, list[float])
 
     async def stats(self) -> dict[str, int]:
         """Counts since the start (prefilled_tokens, sampled_tokens, steps) and what lives now (rows, waiting)."""
-        return msgspec.convert(await self._worker.call("stats"), dict[str, int])
+        return msgspec.convert(await self.call("stats"), dict[str, int])

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import msgspec
 
@@ -20,7 +19,7 @@ from tttdd.domain.batch import TrainReport
 from tttdd.ports import Probe, Release
 
 
-class MegatronTrainer:
+class MegatronTrainer(Worker):
     """`options`: every field of the configuration's [trainer] table, and model_path, dtype, seed and threads.
 
     `on_progress(done, total)` is called as a step's bins are passed.  Every call raises WorkerDied when the process
@@ -31,21 +30,12 @@ class MegatronTrainer:
         self, options: dict[str, Any], log: Path, on_progress: Callable[[int, int], None] = lambda done, total: None
     ) -> None:
         self._on_progress = on_progress
-        self._worker = Worker("tttdd.workers.train", options, log, self._heard)
-
-    async def __aenter__(self) -> Self:
-        await self._worker.__aenter__()
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> bool | None:
-        return await self._worker.__aexit__(kind, error, trace)
+        super().__init__("tttdd.workers.train", options, log, self._heard)
 
     async def train(self, release: Release, batch: Path, target: Release) -> TrainReport:
         if target.path is None:
             raise ValueError("a trained release needs a folder to be written to")
-        report = await self._worker.call(
+        report = await self.call(
             "train",
             release=release.number,
             release_path=_text(release.path),
@@ -56,7 +46,7 @@ class MegatronTrainer:
         return msgspec.convert(report, TrainReport)
 
     async def score(self, probe: Probe, *, release: Release) -> list[float]:
-        logprobs = await self._worker.call(
+        logprobs = await self.call(
             "score",
             release_path=_text(release.path),
             prompt_ids=probe.prompt_ids,

@@ -7,9 +7,12 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
+from argparse import Namespace
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +24,7 @@ from tttctl.__main__ import run as tttctl
 from tttctl.client import Client
 from tttctl.render import clean
 from tttctl.verbs import demo
+from tttctl.verbs.watch import Meter
 from tttdd import config, protocol
 
 TASK = "erdos_min_overlap"
@@ -176,12 +180,21 @@ def test_watch_tells_each_committed_step_once(served: Served, capsys: pytest.Cap
     assert "KL 0.01" in lines[0]
 
 
-def test_an_interrupted_watch_is_exit_status_130(served: Served) -> None:
+def test_why_a_run_does_not_go_on_is_told_once_and_in_full(served: Served, capsys: pytest.CaptureFixture[str]) -> None:
+    run = msgspec.structs.replace(served.runner.run("first"), state="paused", reason="disk full " * 20)
+    with Meter() as meter:
+        meter.update(run, None)
+        meter.update(run, None)
+    assert capsys.readouterr().err.count(f"first paused: {run.reason}") == 1
+
+
+def test_an_interrupted_watch_is_exit_status_130_and_says_that_the_run_goes_on(served: Served) -> None:
     watching = subprocess.Popen([sys.executable, "-m", "tttctl", "watch", "first"], stderr=subprocess.PIPE)
     assert watching.stderr is not None
     watching.stderr.readline()
     watching.send_signal(signal.SIGINT)
     assert watching.wait(10) == 130
+    assert b"tttctl watch first" in watching.stderr.read()
     watching.stderr.close()
 
 
@@ -255,6 +268,34 @@ def test_a_deep_state_directory_gets_a_socket_elsewhere(tmp_path: Path) -> None:
     _, socket = demo.write_config(deep)
     assert len(os.fsencode(socket)) < demo.SOCKET_PATH_LIMIT
     socket.parent.rmdir()
+
+
+def asked(**changes: Any) -> Namespace:
+    return Namespace(**{"task": TASK, "steps": None, "seed": 0, "state_dir": None, "json": False} | changes)
+
+
+def test_the_same_demo_again_goes_on_with_the_run_that_was_cut_short(served: Served) -> None:
+    client = Client(str(served.socket))
+    assert demo.run_to_follow(client, asked()).run == "first"
+    assert demo.run_to_follow(client, asked(steps=2)).run == "first"
+    assert demo.run_to_follow(client, asked(seed=1)).run != "first"
+    served.runner.become("first", "finished")
+    assert demo.run_to_follow(client, asked()).run != "first"
+
+
+def test_a_refused_demo_leaves_nothing_behind(
+    served: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    @contextmanager
+    def the_fake(state_dir: Path) -> Iterator[Client]:
+        yield Client(str(served.socket))
+
+    monkeypatch.setattr(demo, "private_daemon", the_fake)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
+    (tmp_path / "temporary").mkdir()
+    assert tttctl(["demo", "erdos"]) == 2
+    assert "did you mean" in capsys.readouterr().err
+    assert not any((tmp_path / "temporary").iterdir())
 
 
 def test_the_demos_last_line_has_one_entry_per_committed_step(served: Served, tmp_path: Path) -> None:

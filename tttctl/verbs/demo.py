@@ -2,7 +2,8 @@
 
     shipped CPU configuration -> DIR/tttdd.toml -> python -m tttdd -> submit -> follow -> best program, verified again
 
-However it ends, by Ctrl-C, a signal or an error, the daemon and all that it started end too.
+However it ends, by Ctrl-C, a signal or an error, the daemon and all that it started end too.  The same command again,
+with the same directory, goes on with the run that was cut short.
 """
 
 from __future__ import annotations
@@ -10,6 +11,8 @@ from __future__ import annotations
 import ctypes
 import json
 import os
+import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -23,7 +26,7 @@ from typing import Any
 
 from tttctl.client import Client, Failed, NoDaemon, run_path
 from tttctl.render import clean, complain, number, say, show_json
-from tttctl.verbs.watch import follow
+from tttctl.verbs.watch import ENDED, follow
 from tttdd import protocol
 from tttdd.config import shipped
 from tttdd.protocol import Best, NodeInfo, RunInfo, StepRow, Verified, Verify
@@ -50,8 +53,14 @@ def demo(client: Client, options: Namespace) -> int:
     except (DaemonEnded, NoDaemon) as error:
         complain(f"{error}\nthe daemon's last words:\n{_last_words(state_dir)}")
         return 1
+    except Failed:
+        if not (options.state_dir or (state_dir / "runs").exists()):
+            shutil.rmtree(state_dir)  # the submission was refused: nothing to keep
+        raise
     finally:
-        _note(f"kept in {state_dir}; go on with: tttdd --config {state_dir / 'tttdd.toml'}")
+        if state_dir.exists():
+            again = shlex.join(["tttctl", "demo", options.task, "--state-dir", str(state_dir)])
+            _note(f"kept in {state_dir}; go on with: {again}")
 
 
 @contextmanager
@@ -73,6 +82,8 @@ def private_daemon(state_dir: Path) -> Generator[Client]:
         yield client
     finally:
         _stop(process)
+        if socket.parent != state_dir:
+            shutil.rmtree(socket.parent)
 
 
 def write_config(state_dir: Path) -> tuple[Path, Path]:
@@ -88,8 +99,7 @@ def write_config(state_dir: Path) -> tuple[Path, Path]:
 
 
 def _run(client: Client, options: Namespace, state_dir: Path) -> int:
-    request = protocol.Submit(task=options.task, steps=options.steps, seed=options.seed)
-    submitted = client.post("/v1/runs", request, RunInfo)
+    submitted = run_to_follow(client, options)
     grid = submitted.grid
     _note(f"{submitted.run}: {submitted.steps} steps of {grid.groups} groups x {grid.rollouts} rollouts")
     run = follow(client, submitted.run, patience=1.0)
@@ -104,6 +114,16 @@ def _run(client: Client, options: Namespace, state_dir: Path) -> int:
     if run.state != "finished":
         complain(f"{run.run} {run.state}: {run.reason}")
     return 0 if run.state == "finished" and verdict.valid else 1
+
+
+def run_to_follow(client: Client, options: Namespace) -> RunInfo:
+    """The run that an earlier demo here did not end, if it is what is asked for now; else a new one."""
+    for run in client.get("/v1/runs", list[RunInfo]):
+        same = (run.task, run.seed) == (options.task, options.seed) and options.steps in (None, run.steps)
+        if same and run.state not in ENDED:
+            _note(f"{run.run} was cut short after {run.step} of its steps; going on")
+            return run
+    return client.post("/v1/runs", protocol.Submit(task=options.task, steps=options.steps, seed=options.seed), RunInfo)
 
 
 def summary(run: RunInfo, rows: list[StepRow], verdict: Verified, state_dir: Path) -> dict[str, Any]:

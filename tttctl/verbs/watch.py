@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 
 from tttctl.client import Client, NoDaemon, run_path
-from tttctl.render import clean, duration, number, show_json
+from tttctl.render import clean, complain, duration, number, show_json
 from tttctl.verbs.runs import describe
 from tttdd.protocol import Current, Health, RunInfo, Status, StepRow
 
@@ -32,7 +32,11 @@ def watch(client: Client, options: Namespace) -> int:
 
 def follow_to_end(client: Client, name: str, *, as_json: bool, quiet: bool) -> int:
     """Wait for a run's end and show how it ended; 0 if it finished."""
-    run = wait(client, name) if quiet else follow(client, name)
+    try:
+        run = wait(client, name) if quiet else follow(client, name)
+    except KeyboardInterrupt:
+        complain(f"{name} goes on without you; follow it with: tttctl watch {name}")
+        raise
     if as_json:
         show_json(run)
     else:
@@ -100,7 +104,7 @@ class Meter:
         self._bars = Progress(*columns, console=self._console, disable=not self._console.is_terminal)
         self._grid = self._bars.add_task("starting", total=1.0, note="")
         self._steps = self._bars.add_task("steps", total=1.0, note="")
-        self._last = ""
+        self._last = self._reason = ""
 
     def __enter__(self) -> Self:
         self._bars.start()
@@ -112,13 +116,16 @@ class Meter:
         self._bars.stop()
 
     def line(self, text: str) -> None:
-        self._console.print(clean(text), soft_wrap=True)
+        self._console.print(clean(text), soft_wrap=not self._console.is_terminal)  # a terminal's lines break at words
 
     def update(self, run: RunInfo, current: Current | None) -> None:
         eta = duration(current.phase.eta_seconds) if current else "-"
         self._bars.update(self._steps, total=run.steps, completed=run.step, note=f"{run.step}/{run.steps}, ETA {eta}")
+        if run.reason not in ("", self._reason):
+            self.line(f"{run.run} {run.state}: {run.reason}")  # in full: a bar's description is cut to fit
+        self._reason = run.reason
         if current is None:
-            self._doing(f"{run.state} {run.reason}".strip(), 0.0, "")
+            self._doing(run.state, 0.0, "")
         elif current.preparing:
             share = "" if current.progress is None else f"{current.progress:.0%}"
             self._doing(current.preparing, current.progress, share)
@@ -128,11 +135,9 @@ class Meter:
     def _sampling(self, run: RunInfo, current: Current) -> None:
         cells = [cell for row in current.cells for cell in row]
         judged = [cell for cell in cells if cell in ("rejected", "valid", "best")]
-        valid = sum(cell != "rejected" for cell in judged) / max(1, len(judged))
-        note = (
-            f"{len(judged)}/{len(cells)} judged, {valid:.0%} valid, best {number(run.best and run.best.objective, 8)}"
-        )
-        paused = f", {run.state} {run.reason}".rstrip() if run.state != "running" else ""
+        valid = f"{sum(cell != 'rejected' for cell in judged) / len(judged):.0%} valid, " if judged else ""
+        note = f"{len(judged)}/{len(cells)} judged, {valid}best {number(run.best and run.best.objective, 8)}"
+        paused = f", {run.state}" if run.state != "running" else ""
         share = len(judged) / max(1, len(cells)) if current.progress is None else current.progress
         self._doing(f"step {run.step + 1} {current.phase.name}{paused}", share, note)
 

@@ -57,10 +57,13 @@ def demo(client: Client, options: Namespace) -> int:
         if not (options.state_dir or (state_dir / "runs").exists()):
             shutil.rmtree(state_dir)  # the submission was refused: nothing to keep
         raise
+    except KeyboardInterrupt:
+        again = ["tttctl", "demo", options.task, "--seed", str(options.seed), "--state-dir", str(state_dir)]
+        _note(f"go on with: {shlex.join(again)}")
+        raise
     finally:
         if state_dir.exists():
-            again = shlex.join(["tttctl", "demo", options.task, "--state-dir", str(state_dir)])
-            _note(f"kept in {state_dir}; go on with: {again}")
+            _note(f"kept in {state_dir}; look at it with: tttdd --config {shlex.quote(str(state_dir / 'tttdd.toml'))}")
 
 
 @contextmanager
@@ -121,7 +124,7 @@ def run_to_follow(client: Client, options: Namespace) -> RunInfo:
     for run in client.get("/v1/runs", list[RunInfo]):
         same = (run.task, run.seed) == (options.task, options.seed) and options.steps in (None, run.steps)
         if same and run.state not in ENDED:
-            _note(f"{run.run} was cut short after {run.step} of its steps; going on")
+            _note(f"{run.run} was cut short after {run.step} of {run.steps} steps; going on")
             return run
     return client.post("/v1/runs", protocol.Submit(task=options.task, steps=options.steps, seed=options.seed), RunInfo)
 

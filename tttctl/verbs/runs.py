@@ -141,5 +141,8 @@ def _current(current: protocol.Current) -> str:
     run = current.run
     cells = [cell for row in current.cells for cell in row]
     done = sum(cell in ("rejected", "valid", "best") for cell in cells)
-    doing = current.preparing or f"step {run.step + 1}/{run.steps}, {current.phase.name}, grid {done}/{len(cells)}"
+    doing = (
+        current.preparing
+        or f"step {min(run.step + 1, run.steps)}/{run.steps}, {current.phase.name}, grid {done}/{len(cells)}"
+    )
     return f"now: {run.run}: {doing}, ETA {duration(current.phase.eta_seconds)}"

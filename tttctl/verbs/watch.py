@@ -139,7 +139,7 @@ class Meter:
         note = f"{len(judged)}/{len(cells)} judged, {valid}best {number(run.best and run.best.objective, 8)}"
         paused = f", {run.state}" if run.state != "running" else ""
         share = len(judged) / max(1, len(cells)) if current.progress is None else current.progress
-        self._doing(f"step {run.step + 1} {current.phase.name}{paused}", share, note)
+        self._doing(f"step {min(run.step + 1, run.steps)} {current.phase.name}{paused}", share, note)
 
     def _doing(self, what: str, share: float | None, note: str) -> None:
         self._bars.update(self._grid, description=clean(what), total=1.0, completed=share or 0.0, note=clean(note))

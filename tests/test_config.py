@@ -68,6 +68,12 @@ def test_a_missing_file_is_told(tmp_path: Path) -> None:
         config.load(tmp_path / "none.toml")
 
 
+def test_bytes_that_are_not_text_are_told(tmp_path: Path) -> None:
+    (tmp_path / "x.toml").write_bytes(b"\xff\xfe")
+    with pytest.raises(config.ConfigError, match="not valid TOML: not UTF-8 at byte 0"):
+        config.load(tmp_path / "x.toml")
+
+
 def test_the_environment_names_the_file(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TTTDD_CONFIG", "/somewhere/x.toml")
     assert config.default_path() == Path("/somewhere/x.toml")

@@ -157,6 +157,8 @@ def load(path: Path) -> Config:
         text = path.read_text()
     except OSError as error:
         raise ConfigError(f"{path}: cannot read the configuration: {error.strerror}") from None
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path}: not valid TOML: not UTF-8 at byte {error.start}") from None
     try:
         tables = tomllib.loads(text)
         config = msgspec.convert(tables, Config, strict=True)

@@ -36,24 +36,39 @@ class CannotStart(RuntimeError):
 
 def run(config: Config, path: Path) -> None:
     """Serve until SIGTERM or SIGINT; raises CannotStart."""
+    _check(config, path)
+    state_dir, address = Path(config.daemon.state_dir).absolute(), Path(config.daemon.socket)
+    with ExitStack() as stack:
+        try:
+            stack.enter_context(locked(state_dir))
+            store = stack.enter_context(closing(SqliteStore(state_dir)))
+        except OSError as error:
+            raise CannotStart(f"{state_dir}: cannot be used as state_dir: {error.strerror}") from None
+        except StoreError as error:
+            raise CannotStart(str(error)) from None
+        try:
+            sock = stack.enter_context(server.from_systemd() or server.bind(address, config.daemon.group))
+        except OSError as error:
+            raise CannotStart(f"{address}: cannot listen there: {error.strerror}") from None
+        except (LookupError, server.SocketInUse) as error:
+            raise CannotStart(str(error)) from None
+        _log.info("config %s, state %s, socket %s", path.absolute(), state_dir, sock.getsockname())
+        anyio.run(_serve, config, path.absolute(), state_dir, sock, store)
+
+
+def _check(config: Config, path: Path) -> None:
+    """What a configuration may say, but this version or this machine cannot do."""
     if config.engine.backend != "torch":
         raise CannotStart(
             f'{path}: engine.backend = "{config.engine.backend}" is not in this version yet; set "torch", the embedded '
             "engine (etc/tttdd.cpu.toml is such a configuration)"
         )
-    state_dir = Path(config.daemon.state_dir)
-    with ExitStack() as stack:
-        try:
-            stack.enter_context(_locked(state_dir))
-            sock = stack.enter_context(_listen(config))
-            store = stack.enter_context(closing(SqliteStore(state_dir)))
-        except (OSError, LookupError, StoreError, server.SocketInUse) as error:
-            raise CannotStart(str(error)) from None
-        anyio.run(_serve, config, path, sock, store)
+    for place in config.tasks.path:
+        if not Path(place).is_dir():
+            raise CannotStart(f"{path}: tasks.path: {place} is no directory")
 
 
-async def _serve(config: Config, path: Path, sock: socket.socket, store: SqliteStore) -> None:
-    state_dir = Path(config.daemon.state_dir)
+async def _serve(config: Config, path: Path, state_dir: Path, sock: socket.socket, store: SqliteStore) -> None:
     async with JudgePool(config.judges.parallel, config.judges.sandbox) as judges:
         board = Board(str(path), str(state_dir), lambda: runner.runs(), lambda: _judges(judges))
         for handler in (BoardLog(board), notify.StatusLog(logging.INFO)):
@@ -76,10 +91,6 @@ def _ready() -> None:
     notify.ready()
 
 
-def _listen(config: Config) -> socket.socket:
-    return server.from_systemd() or server.bind(Path(config.daemon.socket), config.daemon.group)
-
-
 async def _until_signal(scope: anyio.CancelScope) -> None:
     with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
         async for number in signals:
@@ -90,7 +101,7 @@ async def _until_signal(scope: anyio.CancelScope) -> None:
 
 
 @contextmanager
-def _locked(state_dir: Path) -> Generator[None]:
+def locked(state_dir: Path) -> Generator[None]:
     """One daemon per state_dir: the lock goes with the process, however it ends."""
     state_dir.mkdir(parents=True, exist_ok=True)
     with (state_dir / "lock").open("w") as handle:

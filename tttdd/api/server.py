@@ -63,6 +63,9 @@ def bind(path: Path, group: str) -> socket.socket:
     before = os.umask(0o117)  # never wider than 0660, not even between bind and chmod
     try:
         sock.bind(str(path))
+    except OSError:
+        sock.close()
+        raise
     finally:
         os.umask(before)
     sock.own(path.absolute())

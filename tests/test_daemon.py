@@ -1,0 +1,57 @@
+"""What keeps the daemon from starting is told with what it is about; nothing is left behind."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+
+import pytest
+
+from tttdd import config, daemon
+
+
+def refusal(folder: Path, *, engine: str = "torch", tasks: str = "", **paths: str) -> str:
+    settings = config.Config(
+        daemon=config.Daemon(
+            socket=paths.get("socket", str(folder / "s")), state_dir=paths.get("state_dir", str(folder)), group=""
+        ),
+        model=config.Model(path="m", dtype="float32"),
+        engine=config.Engine(backend="sglang" if engine == "sglang" else "torch"),
+        tasks=config.Tasks(path=(tasks,) if tasks else ()),
+    )
+    with pytest.raises(daemon.CannotStart) as caught:
+        daemon.run(settings, folder / "tttdd.toml")
+    return str(caught.value)
+
+
+def test_a_state_dir_that_is_a_file_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    assert refusal(tmp_path, state_dir=str(tmp_path / "file")) == (
+        f"{tmp_path}/file: cannot be used as state_dir: File exists"
+    )
+
+
+def test_a_socket_path_that_is_a_file_is_named_and_kept(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("mine")
+    assert refusal(tmp_path, socket=str(tmp_path / "file")).startswith(f"{tmp_path}/file: cannot listen there: ")
+    assert (tmp_path / "file").read_text() == "mine"
+
+
+def test_a_socket_in_use_is_told_with_the_process(tmp_path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as other:
+        other.bind(str(tmp_path / "s"))
+        other.listen()
+        assert "a daemon already listens there (pid " in refusal(tmp_path)
+
+
+def test_a_state_dir_in_use_is_refused(tmp_path: Path) -> None:
+    with daemon.locked(tmp_path):
+        assert "another daemon uses this state_dir" in refusal(tmp_path)
+
+
+def test_a_directory_of_tasks_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    assert refusal(tmp_path, tasks="/nowhere").endswith("tasks.path: /nowhere is no directory")
+
+
+def test_an_engine_of_a_later_version_is_refused(tmp_path: Path) -> None:
+    assert 'engine.backend = "sglang" is not in this version yet' in refusal(tmp_path, engine="sglang")

@@ -13,8 +13,6 @@ from judges.verdict import Reason, Verdict
 
 T = TypeVar("T")
 
-MALFORMED = "not JSON"
-
 
 class Rejected(Exception):
     """The program's answer breaks a rule of the task."""

@@ -85,7 +85,6 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
     entry: EntryPoint
     limits: TaskLimits
     objective: Objective
-    reward_rule: str
     libraries: tuple[str, ...]
     completion_header: str
     instruction: str
@@ -192,7 +191,6 @@ def _task(folder: Path, description: Description) -> Task:
         entry=description.entry,
         limits=description.limits,
         objective=description.objective,
-        reward_rule=description.reward,
         libraries=description.libraries,
         completion_header=description.completion_header,
         instruction=instruction,

@@ -2,7 +2,7 @@
 
     config.json -> Architecture -> GPTModel (local spec, own packed attention) <- *.safetensors, tensor by tensor
 
-    embedding -> layers, each recomputed in the backward pass -> final norm -> rows that predict -> log-probs
+    embedding -> layers (recomputed in the backward pass, if so set) -> final norm -> rows that predict -> log-probs
 
 Dense Qwen3 and Llama, tied and untied; everything else is refused.  GPTModel's own forward is not used: it would make
 logits of every token.  Its layers hand `attention_mask` through to the core attention untouched, so that is where a
@@ -27,7 +27,7 @@ from tttdd.workers.loss import chunked_logprobs
 from tttdd.workers.packing import Layout
 
 _compile = torch.compile
-torch.compile = lambda model=None, **_: model  # megatron compiles fusions that we turn off: half of its import time
+torch.compile = lambda model=None, **_: model  # megatron compiles fusions that we turn off, which loads inductor
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # a page of them on missing CUDA extensions that a CPU has no use for
     from megatron.core import parallel_state

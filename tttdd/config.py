@@ -58,7 +58,10 @@ class Engine(Table, frozen=True):
     backend: Literal["sglang", "torch"] = "sglang"
     devices: tuple[int, ...] = (0,)
     context_length: Positive = 32768
-    mem_fraction: Fraction = 0.65
+    mem_fraction: Fraction | None = None
+    """Weights and KV cache as a share of what is free on a device; default: planned (tttdd.memory)."""
+    max_running_requests: Positive | None = None
+    """Rollouts that one engine decodes at once; default: planned."""
 
 
 class Trainer(Table, frozen=True):
@@ -72,7 +75,10 @@ class Trainer(Table, frozen=True):
     betas: tuple[float, float] = (0.9, 0.95)
     eps: PositiveFloat = 1e-8
     kl_coef: Annotated[float, Meta(ge=0)] = 0.1
-    max_tokens_per_gpu: Positive = 32768
+    tensor_parallel: Literal[1, 2, 4, 8] = 1
+    """Devices that share one copy of the model; groups of that many split the bins among them."""
+    max_tokens_per_gpu: Positive | None = None
+    """Tokens of a bin; default: planned (tttdd.memory)."""
     logprob_chunk: Positive = 1024
     recompute: bool = True
     """Compute activations again in the backward pass instead of keeping them: less memory, the same numbers."""
@@ -88,6 +94,10 @@ class Sampling(Table, frozen=True):
     temperature: Literal[1] = 1
     """Fixed: the trainer's importance ratio is taken at temperature 1."""
     max_new_tokens: Positive = 26000
+    thinking: bool = True
+    """For chat templates that can switch the model's thinking on and off."""
+    thinking_budget: Positive | None = None
+    """Tokens after which the thinking is closed by a forced text, and the answer follows in what is left."""
 
 
 class Prompting(Table, frozen=True):
@@ -193,12 +203,56 @@ def faults(config: Config) -> Iterator[tuple[str, str]]:
             f"{budget} new tokens do not fit into engine.context_length = {context}, which also holds the prompt; "
             "raise the context or lower the sampling budget",
         )
+    if (thinking := config.sampling.thinking_budget) is not None:
+        yield from _thinking_faults(config, thinking)
     if (config.model.path is None) == (config.model.package is None):
         yield "model", "exactly one of path and package must be given"
     if config.engine.backend == "torch" and config.model.dtype != "float32":
         yield "model.dtype", f'{config.model.dtype}: engine.backend = "torch" computes in float32 only; set "float32"'
+    yield from _device_faults(config)
     if unknown := sorted(set(config.trainer.targets) - set(LORA_TARGETS)):
         yield "trainer.targets", f"unknown {', '.join(unknown)}; known: {', '.join(LORA_TARGETS)}"
+
+
+def _thinking_faults(config: Config, thinking: int) -> Iterator[tuple[str, str]]:
+    if thinking >= config.sampling.max_new_tokens:
+        yield (
+            "sampling.thinking_budget",
+            f"{thinking} tokens of thinking leave nothing of sampling.max_new_tokens = "
+            f"{config.sampling.max_new_tokens} for the answer; lower it",
+        )
+    if config.prompt.style == "completion" or not config.sampling.thinking:
+        yield "sampling.thinking_budget", 'needs sampling.thinking = true and prompt.style = "chat"; leave it out'
+
+
+def _device_faults(config: Config) -> Iterator[tuple[str, str]]:
+    trainer = config.trainer
+    for field, devices in device_fields(config).items():
+        if negative := [device for device in devices if device < 0]:
+            yield field, f"{negative[0]} is no GPU: indices count from 0"
+        if twice := [device for device in devices if devices.count(device) > 1]:
+            yield field, f"GPU {twice[0]} is named {devices.count(twice[0])} times; name each device once"
+    if config.engine.backend == "sglang" and not config.engine.devices:
+        yield "engine.devices", 'none is named: engine.backend = "sglang" needs at least one GPU, for instance [0]'
+    if len(trainer.devices) % trainer.tensor_parallel:
+        yield (
+            "trainer.tensor_parallel",
+            f"{trainer.tensor_parallel} does not divide the {len(trainer.devices)} GPUs of trainer.devices",
+        )
+
+
+def device_fields(config: Config) -> dict[str, tuple[int, ...]]:
+    """Field -> GPU indices, of the fields that take devices into use.  (The embedded engine uses none.)"""
+    engine = config.engine.devices if config.engine.backend == "sglang" else ()
+    return {"engine.devices": engine, "trainer.devices": config.trainer.devices}
+
+
+def place(path: Path, field: str) -> str:
+    """`path:line` of a field, for messages about a configuration that was loaded before."""
+    try:
+        return f"{path}:{_line(path.read_text(), field)}"
+    except OSError:
+        return str(path)
 
 
 def _explain(path: Path, text: str, message: str) -> str:

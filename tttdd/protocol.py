@@ -99,6 +99,9 @@ class Proof(msgspec.Struct, frozen=True, kw_only=True):
     """Trainer under this release against the trainer's base."""
     engine_shift: float
     """Engine under this release against the engine's base."""
+    share: float | None = None
+    """How much of the trainer's move since the release before the engine has made: 1 when it serves this release, 0
+    when it still serves the one before; None when the move is too small to tell."""
     attempts: int
 
 
@@ -191,6 +194,29 @@ class JudgesInfo(msgspec.Struct, frozen=True, kw_only=True):
     parallel: int
 
 
+class GpuProcess(msgspec.Struct, frozen=True, kw_only=True):
+    pid: int
+    memory: int | None
+    """Bytes on the device; None where the driver does not tell."""
+    owner: str
+    """`engine`, `trainer`, or the name of a command that is none of ours; `unknown` for a process that is gone."""
+
+
+class GpuInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """One device, as NVML tells it."""
+
+    index: int
+    """In the order of the PCI bus, as nvidia-smi counts."""
+    name: str
+    memory_total: int
+    """Bytes."""
+    memory_used: int
+    """Bytes."""
+    load: float | None
+    """Share of the last moment in which the device computed, 0 to 1."""
+    processes: list[GpuProcess] = []
+
+
 class Status(msgspec.Struct, frozen=True, kw_only=True):
     version: str
     pid: int
@@ -201,6 +227,7 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     judges: JudgesInfo
     runs: list[RunInfo]
     current: Current | None = None
+    gpus: list[GpuInfo] = []
     log: list[str] = []
     """Last messages, oldest first."""
 

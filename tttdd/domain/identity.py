@@ -15,7 +15,13 @@ import msgspec
 
 Value = str | int | float | bool | None
 
-PLACEMENT = {"trainer.devices", "trainer.max_tokens_per_gpu", "trainer.logprob_chunk", "trainer.recompute"}
+PLACEMENT = {
+    "trainer.devices",
+    "trainer.tensor_parallel",
+    "trainer.max_tokens_per_gpu",
+    "trainer.logprob_chunk",
+    "trainer.recompute",
+}
 """Where and in which portions the same step is computed: no part of what a run is."""
 
 

@@ -242,7 +242,7 @@ def test_config_check_names_file_line_and_nearest_key(tmp_path: Path, capsys: py
     file.write_text('[model]\npath = "/m"\n[grid]\nrollout = 3\n')
     assert tttctl(["config", "check", "--file", str(file)]) == 2
     assert f"{file}:4: unknown key 'grid.rollout'; did you mean 'rollouts'?" in capsys.readouterr().err
-    assert tttctl(["config", "check", "--file", str(config.shipped("tttdd.toml"))]) == 0
+    assert tttctl(["config", "check", "--file", str(config.shipped("tttdd.cpu.toml"))]) == 0
 
 
 def test_doctor_finds_the_daemon_and_the_packages(served: Served, capsys: pytest.CaptureFixture[str]) -> None:

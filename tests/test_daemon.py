@@ -17,6 +17,7 @@ def refusal(folder: Path, *, engine: str = "torch", tasks: str = "", **paths: st
         ),
         model=config.Model(path="m", dtype="float32"),
         engine=config.Engine(backend="sglang" if engine == "sglang" else "torch"),
+        trainer=config.Trainer(devices=()),
         tasks=config.Tasks(path=(tasks,) if tasks else ()),
     )
     with pytest.raises(daemon.CannotStart) as caught:

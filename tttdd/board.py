@@ -18,6 +18,7 @@ from tttdd.domain.grid import Coordinate
 from tttdd.protocol import (
     CellState,
     Current,
+    GpuInfo,
     GridSize,
     JudgesInfo,
     PhaseInfo,
@@ -40,6 +41,8 @@ class Board:
         self._version, self._news = 0, anyio.Event()
         self._log: collections.deque[str] = collections.deque(maxlen=LOG_LINES)
         self.paused = False
+        self.gpus: list[GpuInfo] = []
+        """The newest reading; `touch` when it is to be told."""
         self._run: str | None = None
         self._clear()
 
@@ -56,6 +59,7 @@ class Board:
             judges=self._judges(),
             runs=runs,
             current=self._current(mine) if mine else None,
+            gpus=self.gpus,
             log=list(self._log),
         )
 

@@ -1,6 +1,6 @@
 """Composition root: open what lives as long as the daemon, serve the socket, work the queue, wait for a signal.
 
-lock state_dir -> store -> judges (starting) -> board, runner -> socket -> READY
+lock state_dir -> store -> judges (starting) -> board, runner -> socket -> READY; gauges of the devices, if any
 SIGTERM | SIGINT -> cancel everything, stop workers, close the store; a run in hand goes on at the next start
 """
 
@@ -16,16 +16,18 @@ from pathlib import Path
 
 import anyio
 
-from tttdd import notify
+from tttdd import gpus, notify
 from tttdd.adapters.catalog import JudgeCatalog
 from tttdd.adapters.judge_pool import JudgePool
 from tttdd.adapters.store import SqliteStore, StoreError
 from tttdd.adapters.workshop import LocalWorkshop
 from tttdd.api import app, server
 from tttdd.board import Board, BoardLog
-from tttdd.config import Config
-from tttdd.protocol import JudgesInfo
+from tttdd.config import Config, place
+from tttdd.protocol import GpuInfo, JudgesInfo
 from tttdd.runner import Runner
+
+GAUGE_SECONDS = 2.0
 
 _log = logging.getLogger("tttdd")
 
@@ -63,9 +65,12 @@ def _check(config: Config, path: Path) -> None:
             f'{path}: engine.backend = "{config.engine.backend}" is not in this version yet; set "torch", the embedded '
             "engine (etc/tttdd.cpu.toml is such a configuration)"
         )
-    for place in config.tasks.path:
-        if not Path(place).is_dir():
-            raise CannotStart(f"{path}: tasks.path: {place} is no directory")
+    for folder in config.tasks.path:
+        if not Path(folder).is_dir():
+            raise CannotStart(f"{path}: tasks.path: {folder} is no directory")
+    if config.engine.devices or config.trainer.devices:
+        for field, rule in gpus.missing(config, gpus.read()):
+            raise CannotStart(f"{place(path, field)}: {field}: {rule}")
 
 
 async def _serve(config: Config, path: Path, state_dir: Path, sock: socket.socket, store: SqliteStore) -> None:
@@ -79,7 +84,25 @@ async def _serve(config: Config, path: Path, state_dir: Path, sock: socket.socke
             tasks.start_soon(_until_signal, tasks.cancel_scope)
             tasks.start_soon(notify.watchdog)
             tasks.start_soon(runner.work)
+            tasks.start_soon(_gauge, board)
             await server.serve(sock, app.build(runner, board, group=config.daemon.group), ready=_ready)
+
+
+async def _gauge(board: Board) -> None:
+    """Keep the devices' newest reading on the board, told when a person would see a difference.  Ends without devices.
+
+    NVML stays open meanwhile: starting it anew would cost more than reading does.
+    """
+    told: list[GpuInfo] = []
+    with ExitStack() as stack:
+        await anyio.to_thread.run_sync(stack.enter_context, gpus.opened())
+        while now := await anyio.to_thread.run_sync(gpus.read, abandon_on_cancel=True):
+            board.gpus = now
+            if gpus.differ(told, now):
+                told = now
+                board.touch()
+            await anyio.sleep(GAUGE_SECONDS)
+        board.gpus = []
 
 
 def _judges(pool: JudgePool) -> JudgesInfo:

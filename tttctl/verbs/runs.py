@@ -130,11 +130,20 @@ def _describe_daemon(status: Status) -> None:
     missing = f" (not contained: {', '.join(status.judges.missing)})" if status.judges.missing else ""
     say(f"judges: {status.judges.level}, {status.judges.parallel} at once{missing}")
     say(f"config: {status.config}   state: {status.state_dir}")
+    for gpu in status.gpus:
+        say(_gpu(gpu))
     if status.current:
         say(_current(status.current))
     if status.runs:
         say()
         _list(status.runs)
+
+
+def _gpu(gpu: protocol.GpuInfo) -> str:
+    load = "-" if gpu.load is None else f"{gpu.load:.0%}"
+    owners = sorted({process.owner for process in gpu.processes})
+    memory = f"{gpu.memory_used / 2**30:.1f} of {gpu.memory_total / 2**30:.1f} GiB"
+    return f"GPU {gpu.index}: {gpu.name}, {memory}, load {load}, {', '.join(owners) or 'no process'}"
 
 
 def _current(current: protocol.Current) -> str:

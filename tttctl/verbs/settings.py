@@ -11,13 +11,15 @@ import msgspec
 
 from tttctl.client import Client
 from tttctl.render import complain, say, show_json, table
-from tttdd.config import Config, ConfigError, default_path, load
+from tttdd.config import Config, ConfigError, default_path, load, place
 
 
 def config(client: Client, options: Namespace) -> int:
     path = Path(options.file) if options.file else default_path()
     try:
         loaded = load(path)
+        if options.action == "check":
+            _check_devices(path, loaded)
     except ConfigError as error:
         if options.json:
             show_json({"file": str(path), "valid": False, "error": str(error)})
@@ -33,6 +35,15 @@ def config(client: Client, options: Namespace) -> int:
         rows = [[name, str(msgspec.json.encode(at["value"]), "utf-8"), at["from"]] for name, at in values.items()]
         table(["KEY", "VALUE", "FROM"], rows)
     return 0
+
+
+def _check_devices(path: Path, loaded: Config) -> None:
+    """Raises ConfigError for a device that this machine does not have."""
+    if loaded.engine.devices or loaded.trainer.devices:
+        from tttdd import gpus  # NVML's bindings are slow to import
+
+        for field, rule in gpus.missing(loaded, gpus.read()):
+            raise ConfigError(f"{place(path, field)}: {field}: {rule}")
 
 
 def origins(loaded: Config, given: dict[str, Any]) -> dict[str, dict[str, Any]]:

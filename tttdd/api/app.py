@@ -14,7 +14,7 @@ import anyio
 import msgspec
 from starlette.responses import StreamingResponse
 
-from tttdd import __version__, protocol
+from tttdd import __version__, gpus, protocol
 from tttdd.api.openapi import describe
 from tttdd.api.routing import App, Call, Route
 
@@ -76,6 +76,9 @@ class _Handlers:
     async def tasks(self, call: Call) -> list[protocol.TaskInfo]:
         return self._runner.tasks()
 
+    async def gpus(self, call: Call) -> list[protocol.GpuInfo]:
+        return await anyio.to_thread.run_sync(gpus.read, abandon_on_cancel=True)
+
     async def pause_all(self, call: Call) -> protocol.Status:
         self._runner.pause(None, call.body.release_gpus)
         return self._board.snapshot()
@@ -129,6 +132,7 @@ def _daemon_routes(do: _Handlers) -> list[Route]:
         _get("/v1/events", do.events, p.Status, "The same snapshots as server-sent events"),
         _get("/v1/openapi.json", do.openapi, dict[str, Any], "This description"),
         _get("/v1/tasks", do.tasks, list[p.TaskInfo], "The tasks, with limits and targets"),
+        _get("/v1/gpus", do.gpus, list[p.GpuInfo], "The devices: memory, load, whose processes are on them"),
         _post("/v1/pause", do.pause_all, p.Status, "Pause the whole daemon", takes=p.Pause),
         _post("/v1/resume", do.resume_all, p.Status, "Resume the whole daemon"),
     ]

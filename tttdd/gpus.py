@@ -1,0 +1,144 @@
+"""The NVIDIA devices of this machine, read through NVML: memory, load, and whose processes are on them.
+
+    NVML -> devices -> processes -> session leader's command line -> engine | trainer | another command
+
+A machine without NVML has no devices.  Whatever NVML refuses is left out or None: a gauge never breaks a run.
+A call may block for tens of milliseconds, so the daemon reads in a thread.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, Protocol, cast
+
+import pynvml  # pyright: ignore[reportMissingTypeStubs]
+
+from tttdd.config import Config, device_fields
+from tttdd.protocol import GpuInfo, GpuProcess
+
+NOTICEABLE_BYTES = 64 << 20
+NOTICEABLE_LOAD = 0.05
+WORKERS = {"serve": "engine", "sample": "engine", "train": "trainer"}
+
+
+class Nvml(Protocol):
+    """The part of `pynvml` in use.  All raise pynvml.NVMLError."""
+
+    def nvmlInit(self) -> None: ...
+    def nvmlShutdown(self) -> None: ...
+    def nvmlDeviceGetCount(self) -> int: ...
+    def nvmlDeviceGetHandleByIndex(self, index: int) -> Any: ...
+    def nvmlDeviceGetName(self, handle: Any) -> str: ...
+    def nvmlDeviceGetMemoryInfo(self, handle: Any) -> Any: ...
+    def nvmlDeviceGetUtilizationRates(self, handle: Any) -> Any: ...
+    def nvmlDeviceGetComputeRunningProcesses(self, handle: Any) -> list[Any]: ...
+
+
+nvml = cast(Nvml, pynvml)
+
+
+@contextmanager
+def opened() -> Generator[bool]:
+    """NVML for a while; whether it is there at all.  It counts: reading inside another `opened` costs no new start."""
+    try:
+        nvml.nvmlInit()
+    except pynvml.NVMLError:
+        yield False
+        return
+    try:
+        yield True
+    finally:
+        with suppress(pynvml.NVMLError):
+            nvml.nvmlShutdown()
+
+
+def read() -> list[GpuInfo]:
+    """All devices that can be read, by index."""
+    with opened() as there:
+        return list(_devices()) if there else []
+
+
+def differ(before: list[GpuInfo], now: list[GpuInfo]) -> bool:
+    """Whether a person who watches would want to see the second reading too."""
+    return len(before) != len(now) or any(_differ(*pair) for pair in zip(before, now, strict=True))
+
+
+def missing(config: Config, gpus: list[GpuInfo]) -> Iterator[tuple[str, str]]:
+    """Devices that `config` names and this machine does not have: the field and what is wrong with it."""
+    there = [gpu.index for gpu in gpus]
+    count = f"this machine has {len(there)} ({', '.join(map(str, there))})"
+    for field, devices in device_fields(config).items():
+        if absent := [str(device) for device in devices if device not in there]:
+            found = count if there else "this machine has no NVIDIA GPU that can be seen"
+            yield field, f"there is no GPU {', '.join(absent)}; {found}"
+
+
+def _devices() -> Iterator[GpuInfo]:
+    try:
+        count = nvml.nvmlDeviceGetCount()
+    except pynvml.NVMLError:
+        return
+    for index in range(count):
+        with suppress(pynvml.NVMLError):
+            yield _device(index, nvml.nvmlDeviceGetHandleByIndex(index))
+
+
+def _device(index: int, handle: Any) -> GpuInfo:
+    memory = nvml.nvmlDeviceGetMemoryInfo(handle)
+    return GpuInfo(
+        index=index,
+        name=nvml.nvmlDeviceGetName(handle),
+        memory_total=memory.total,
+        memory_used=memory.used,
+        load=_load(handle),
+        processes=_processes(handle),
+    )
+
+
+def _load(handle: Any) -> float | None:
+    try:
+        return nvml.nvmlDeviceGetUtilizationRates(handle).gpu / 100
+    except pynvml.NVMLError:
+        return None
+
+
+def _processes(handle: Any) -> list[GpuProcess]:
+    try:
+        found = nvml.nvmlDeviceGetComputeRunningProcesses(handle)
+    except pynvml.NVMLError:
+        return []
+    processes = [GpuProcess(pid=one.pid, memory=one.usedGpuMemory, owner=owner(one.pid)) for one in found]
+    return sorted(processes, key=lambda process: process.pid)
+
+
+def owner(pid: int) -> str:
+    """Whose process that is.  A worker of ours leads its session, so all that it starts is its own."""
+    try:
+        return _worker(os.getsid(pid)) or Path(f"/proc/{pid}/comm").read_text(errors="replace").strip()
+    except OSError:
+        return "unknown"
+
+
+def _worker(leader: int) -> str | None:
+    """engine or trainer, when a session is led by `python -m tttdd.workers tttdd.workers.MODULE ...`."""
+    try:
+        words = Path(f"/proc/{leader}/cmdline").read_bytes().decode(errors="replace").split("\0")
+    except OSError:
+        return None  # led by a process that has ended
+    module = next((word for word in words if word.startswith("tttdd.workers.")), "")
+    return WORKERS.get(module.split(".")[2]) if module else None
+
+
+def _differ(before: GpuInfo, now: GpuInfo) -> bool:
+    return (
+        abs(now.memory_used - before.memory_used) >= NOTICEABLE_BYTES
+        or abs((now.load or 0.0) - (before.load or 0.0)) >= NOTICEABLE_LOAD - 1e-9  # 0.05 of hundredths, exactly
+        or _holders(before) != _holders(now)
+    )
+
+
+def _holders(gpu: GpuInfo) -> tuple[int, list[tuple[int, str]]]:
+    return gpu.index, [(process.pid, process.owner) for process in gpu.processes]

@@ -51,6 +51,7 @@ class FakeEngine:
         self.stuck, self.deaf, self.crash_after = stuck, deaf, crash_after
         self.served: dict[int, Path | None] = {}
         self.sampled: list[int] = []
+        self.rested = 0
 
     async def publish(self, release: Release) -> str:
         first = next(iter(self.served.values()), release.path)
@@ -58,10 +59,21 @@ class FakeEngine:
         self.served[release.number] = first if self.deaf else last if self.stuck else release.path
         return f"load-{release.number}-{len(self.served)}"
 
+    async def keep(self, release: int) -> None:
+        self.served = {number: path for number, path in self.served.items() if number in (0, release)}
+
+    async def rest(self) -> None:
+        self.rested += 1
+
     async def encode(self, prompt: Prompt) -> list[int]:
         return list(prompt.text.encode())
 
-    async def sample(self, prompt_ids: list[int], *, release: int, seed: int, stop: str | None) -> Sampled:
+    async def encode_more(self, text: str) -> list[int]:
+        return list(text.encode())
+
+    async def sample(
+        self, prompt_ids: list[int], *, release: int, seed: int, stop: str | None, max_new_tokens: int
+    ) -> Sampled:
         if self.crash_after is not None and len(self.sampled) >= self.crash_after:
             raise Crash("in sampling")
         self.sampled.append(seed)
@@ -69,8 +81,29 @@ class FakeEngine:
         ids = list(text.encode())
         return Sampled(ids, [-1.0] * len(ids), [True] * len(ids), text, "stop", release)
 
-    async def score(self, probe: Probe, *, release: int) -> list[float]:
-        return FakeWeights.logprobs(probe, self.served[release])
+    async def score(self, probe: Probe, *, release: int) -> list[list[float]]:
+        return [FakeWeights.logprobs(probe, self.served[release])]
+
+
+class ScriptedEngine(FakeEngine):
+    """One token a byte.  Says `script`; once tokens have been forced behind what it said, `then`."""
+
+    def __init__(self, script: str, then: str = "") -> None:
+        super().__init__()
+        self._script, self._then = script.encode(), then.encode()
+        self._said = b""
+        self.asked: list[tuple[list[int], int, int]] = []
+
+    async def sample(
+        self, prompt_ids: list[int], *, release: int, seed: int, stop: str | None, max_new_tokens: int
+    ) -> Sampled:
+        self.asked.append((prompt_ids, seed, max_new_tokens))
+        goes_on = bytes(prompt_ids).endswith(self._said)
+        left = self._script[len(self._said) :] if goes_on else self._then
+        said = left[:max_new_tokens]
+        self._said += said
+        reason = "stop" if len(said) == len(left) else "length"
+        return Sampled(list(said), [-1.0] * len(said), [True] * len(said), said.decode(), reason, release)
 
 
 class FakeTrainer:

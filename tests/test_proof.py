@@ -2,14 +2,33 @@
 
 from __future__ import annotations
 
+import math
+import random
+
 import msgspec
+import pytest
 
-from tttdd.domain.proof import Evidence, fault
+from tttdd.domain.proof import Evidence, distance, fault
 
-BASE = [-1.0, -2.0, -3.0]
-MOVED = [-1.001, -2.002, -2.997]
+BASE = [-1.0 - 0.01 * (place % 7) for place in range(400)]
+MOVE = [0.003 * math.sin(place) for place in range(400)]
+MOVED = [a + b for a, b in zip(BASE, MOVE, strict=True)]
 FLOOR = 1e-6
-GOOD = Evidence(engine=MOVED, trainer=MOVED, engine_base=BASE, trainer_base=BASE, trainer_previous=BASE, floor=FLOOR)
+GOOD = Evidence(
+    engine=MOVED,
+    trainer=MOVED,
+    engine_base=BASE,
+    trainer_base=BASE,
+    engine_previous=BASE,
+    trainer_previous=BASE,
+    floor=FLOOR,
+)
+
+
+def rounded(logprobs: list[float], seed: int) -> list[float]:
+    """As bfloat16 would have it: noise that is several times the move."""
+    draw = random.Random(seed)
+    return [value + draw.gauss(0, 0.005) for value in logprobs]
 
 
 def but(**changes: object) -> Evidence:
@@ -26,8 +45,31 @@ def test_an_engine_that_serves_the_base_is_caught_even_inside_the_limit() -> Non
 
 
 def test_an_engine_that_kept_the_previous_release_is_caught_even_inside_the_limit() -> None:
-    previous = [-1.002, -2.001, -2.998]
-    assert "previous release" in (fault(but(engine=previous, trainer_previous=previous)) or "")
+    previous = [a + 0.8 * b for a, b in zip(BASE, MOVE, strict=True)]
+    stuck = but(engine=previous, engine_previous=previous, trainer_previous=previous)
+    assert stuck.gap < stuck.limit
+    assert "the release before" in (fault(stuck) or "")
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_move_smaller_than_rounding_is_still_seen_over_many_tokens(seed: int) -> None:
+    base, many = BASE * 5, MOVED * 5
+    noisy = {"engine_base": rounded(base, seed), "trainer_base": rounded(base, seed + 100)}
+    noisy |= {"engine_previous": noisy["engine_base"], "trainer_previous": noisy["trainer_base"]}
+    floor = distance(noisy["engine_base"], noisy["trainer_base"])
+    trainer = [a + b - c for a, b, c in zip(noisy["trainer_base"], many, base, strict=True)]
+    served = Evidence(engine=rounded(many, seed + 200), trainer=trainer, floor=floor, **noisy)
+    stale = Evidence(engine=rounded(base, seed + 200), trainer=trainer, floor=floor, **noisy)
+    assert served.trainer_shift < floor
+    assert fault(served) is None
+    assert "answers like the base" in (fault(stale) or "")
+
+
+def test_a_move_that_cannot_be_told_from_rounding_is_not_held_against_the_engine() -> None:
+    tiny = [a + 1e-6 * math.sin(place) for place, a in enumerate(BASE)]
+    evidence = but(engine=rounded(BASE, 1), trainer=tiny, floor=0.005)
+    assert not evidence.since_base.believed
+    assert fault(evidence) is None
 
 
 def test_a_gap_above_the_limit_is_caught_with_both_numbers() -> None:
@@ -36,7 +78,7 @@ def test_a_gap_above_the_limit_is_caught_with_both_numbers() -> None:
 
 
 def test_log_probs_that_are_not_numbers_are_caught() -> None:
-    assert fault(but(engine=[float("nan"), -2.0, -3.0])) is not None
+    assert fault(but(engine=[float("nan"), *MOVED[1:]])) is not None
 
 
 def test_weights_that_did_not_move_need_no_shift() -> None:

@@ -34,7 +34,7 @@ def adapter(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def start(model: Path, folder: Path) -> EmbeddedEngine:
-    return EmbeddedEngine(model, folder / "sample.log", context_length=512, max_new_tokens=40, threads=1)
+    return EmbeddedEngine(model, folder / "sample.log", context_length=512, thinking=False, threads=1)
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +50,7 @@ async def sample_all(
     results: dict[int, Sampled] = {}
 
     async def one(seed: int, prompt: list[int]) -> None:
-        results[seed] = await engine.sample(prompt, release=release, seed=seed, stop=stop)
+        results[seed] = await engine.sample(prompt, release=release, seed=seed, stop=stop, max_new_tokens=40)
 
     async with anyio.create_task_group() as tasks:
         for seed, prompt in enumerate(prompts):
@@ -97,7 +97,7 @@ async def test_the_same_requests_give_the_same_tokens_alone_in_company_and_in_an
 ):
     prompts = [[seed % 3 + 1, 7, 9] for seed in range(12)]
     together = await sample_all(engine, prompts)
-    alone = await engine.sample(prompts[5], release=0, seed=5, stop=None)
+    alone = await engine.sample(prompts[5], release=0, seed=5, stop=None, max_new_tokens=40)
     async with start(model, tmp_path) as other:
         again = await sample_all(other, prompts)
     assert alone == together[5]
@@ -120,7 +120,7 @@ async def test_base_and_release_are_sampled_side_by_side_each_with_its_own_log_p
     results: dict[int, Sampled] = {}
 
     async def one(release: int) -> None:
-        results[release] = await engine.sample([3, 4, 5], release=release, seed=7, stop=None)
+        results[release] = await engine.sample([3, 4, 5], release=release, seed=7, stop=None, max_new_tokens=40)
 
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(one, 0)
@@ -138,33 +138,39 @@ async def test_a_published_release_scores_a_probe_as_peft_does_and_gets_a_fresh_
     first, second = await engine.publish(Release(1, adapter)), await engine.publish(Release(1, adapter))
     assert first != second
     expected = reference(model, adapter, probe.prompt_ids, probe.completion_ids)
-    assert await engine.score(probe, release=1) == pytest.approx(expected, abs=1e-4)
+    assert (await engine.score(probe, release=1))[0] == pytest.approx(expected, abs=1e-4)
 
 
-async def test_only_the_release_before_the_newest_stays_served(model: Path, adapter: Path, tmp_path: Path):
+async def test_releases_are_served_side_by_side_until_one_is_kept(model: Path, adapter: Path, tmp_path: Path):
     async with start(model, tmp_path) as engine:
-        for number in (1, 2, 3):
+        for number in (1, 2):
             await engine.publish(Release(number, adapter))
-        await engine.score(Probe([1], [2]), release=2)
-        with pytest.raises(WorkerFailed, match=r"release 1 is not published; served are \[0, 2, 3\]"):
-            await engine.sample([1, 2], release=1, seed=0, stop=None)
+        await engine.score(Probe([1], [2]), release=1)
+        await engine.keep(2)
+        with pytest.raises(WorkerFailed, match=r"release 1 is not published; served are \[0, 2\]"):
+            await engine.sample([1, 2], release=1, seed=0, stop=None, max_new_tokens=40)
+        assert await engine.score(Probe([1], [2]), release=2)
+
+
+async def test_a_text_behind_other_tokens_gets_nothing_in_front(engine: EmbeddedEngine):
+    assert await engine.encode_more("hi") == (await engine.encode(Prompt(text="hi", chat=False, stop=None)))[-2:]
 
 
 async def test_cancelling_a_call_frees_its_place(engine: EmbeddedEngine):
     async with anyio.create_task_group() as tasks:
         for seed in range(100):
-            tasks.start_soon(lambda s=seed: engine.sample([8] * 300, release=0, seed=s, stop=None))
+            tasks.start_soon(lambda s=seed: engine.sample([8] * 300, release=0, seed=s, stop=None, max_new_tokens=40))
         while not (stats := await engine.stats())["rows"]:
             await anyio.sleep(0.005)
         assert stats["rows"] + stats["waiting"] > 0
         tasks.cancel_scope.cancel()
     stats = await engine.stats()
     assert (stats["rows"], stats["waiting"]) == (0, 0)
-    assert (await engine.sample([8] * 300, release=0, seed=0, stop=None)).token_ids
+    assert (await engine.sample([8] * 300, release=0, seed=0, stop=None, max_new_tokens=40)).token_ids
 
 
 async def test_a_prompt_that_leaves_no_room_is_a_completion_cut_before_its_first_token(engine: EmbeddedEngine):
-    sampled = await engine.sample([1] * 600, release=0, seed=0, stop=None)
+    sampled = await engine.sample([1] * 600, release=0, seed=0, stop=None, max_new_tokens=40)
     assert (sampled.token_ids, sampled.text, sampled.finish_reason) == ([], "", "length")
 
 
@@ -179,4 +185,4 @@ async def test_calls_of_a_dead_worker_raise_worker_died(model: Path, tmp_path: P
         async with start(model, tmp_path) as engine:
             await engine.encode(TEXT)
             os.kill(engine.pid, signal.SIGKILL)
-            await engine.sample([1, 2], release=0, seed=0, stop=None)
+            await engine.sample([1, 2], release=0, seed=0, stop=None, max_new_tokens=40)

@@ -18,6 +18,7 @@ from tttdd.folder import RunFolder
 from tttdd.gate import Gate
 from tttdd.ports import PublishFailed, Ready, RunRecord
 from tttdd.protocol import GridSize, PhaseName
+from tttdd.thinking import Budget
 
 STARTER = "h = [⟦0.4, 0.1⟧]\n"
 TASK = TaskPrompt(
@@ -38,6 +39,7 @@ PLAN = step.Plan(
     max_nodes=100,
     children_kept=2,
     count="rollout",
+    budget=Budget(max_new_tokens=40),
     keep=2,
 )
 

@@ -121,17 +121,35 @@ class RolloutEngine(Protocol):
         """Load `release` and serve it beside the base; returns the engine's load id."""
         ...
 
+    async def keep(self, release: int) -> None:
+        """Serve only `release` and the base from now on, and free what the others held."""
+        ...
+
+    async def rest(self) -> None:
+        """Lend the trainer the device memory that only sampling needs, until the next publish."""
+        ...
+
     async def encode(self, prompt: Prompt) -> list[int]:
         """Token ids of a prompt; in chat style the model's chat template is applied."""
         ...
 
-    async def sample(self, prompt_ids: list[int], *, release: int, seed: int, stop: str | None) -> Sampled:
-        """One completion.  Ends at the end-of-sequence token, at the first token that completes `stop`, or at
-        the token budget.  The same arguments give the same tokens.  Cancelling the call frees its place."""
+    async def encode_more(self, text: str) -> list[int]:
+        """Token ids of a text that stands behind other tokens: nothing is put in front of it."""
         ...
 
-    async def score(self, probe: Probe, *, release: int) -> list[float]:
-        """Log-probs of the probe's completion tokens under `release` (0 = base), in nats."""
+    async def sample(
+        self, prompt_ids: list[int], *, release: int, seed: int, stop: str | None, max_new_tokens: int
+    ) -> Sampled:
+        """One completion at temperature 1, untruncated.  Ends at the end-of-sequence token, at the first token that
+        completes `stop`, at `max_new_tokens`, or with the context.  Cancelling the call frees its place.
+
+        The embedded engine gives the same tokens for the same arguments; SGLang draws from one stream for all.
+        Calls whose seeds differ in the last bit belong to one rollout: the later prompt goes on from the earlier."""
+        ...
+
+    async def score(self, probe: Probe, *, release: int) -> list[list[float]]:
+        """Log-probs of the probe's completion tokens under `release` (0 = base), in nats: one list from each process
+        that samples."""
         ...
 
 

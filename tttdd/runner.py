@@ -30,6 +30,7 @@ from tttdd.gate import Gate
 from tttdd.ports import Judge, ModelFiles, PublishFailed, RunStore, WorkerDied, WorkerFailed
 from tttdd.protocol import RunInfo, RunState, Submit
 from tttdd.registry import Assignment, Catalog, Registry
+from tttdd.thinking import Budget
 
 RESTARTS = 3
 BACKOFF_SECONDS = 2.0
@@ -207,6 +208,7 @@ class Runner(Registry):
             max_nodes=search.max_nodes,
             children_kept=search.children_kept,
             count=search.count,
+            budget=Budget(self._config.sampling.max_new_tokens, self._config.sampling.thinking_budget),
             keep=self._config.checkpoints.keep,
         )
 

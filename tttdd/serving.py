@@ -1,8 +1,10 @@
 """Publish a release and prove that the engine samples with it (algorithm, section 7).
 
     load under a fresh id -> engine and trainer give log-probs of one fixed probe -> proof.fault -> retry once -> fail
+    proved -> it is live -> the release before is unloaded
 
-The floor (engine against trainer under the base) is measured each time the workers start.
+The floor (engine against trainer under the base) is measured each time the workers start.  Every process that samples
+is proved for itself; what a failed publish leaves served is what was served before.
 """
 
 from __future__ import annotations
@@ -18,33 +20,41 @@ from tttdd.protocol import Proof
 ATTEMPTS = 2
 
 
+class Measured(msgspec.Struct, frozen=True):
+    """Log-probs of the probe, in nats."""
+
+    engines: list[list[float]]
+    """One list from each process that samples."""
+    trainer: list[float]
+
+
 class Served(msgspec.Struct, frozen=True, kw_only=True):
     """A release that the engine has been shown to serve, and what showing it took."""
 
     proof: Proof
-    trainer: list[float]
-    """The trainer's log-probs of the probe under it."""
+    """Of the process whose gap is the widest."""
+    measured: Measured
     publish_seconds: float
     prove_seconds: float
+    retire_seconds: float
 
 
 class Serving:
     """What the engine serves now.  Made by `start`, which measures the floor."""
 
     def __init__(
-        self, engine: RolloutEngine, trainer: Trainer, observer: Observer, probe: Probe, base: tuple[list[float], ...]
+        self, engine: RolloutEngine, trainer: Trainer, observer: Observer, probe: Probe, base: Measured
     ) -> None:
         self._engine, self._trainer, self._observer, self._probe = engine, trainer, observer, probe
-        self._engine_base, self._trainer_base = base
-        self._floor = proof.distance(*base)
+        self._base = self._previous = base
         self._live: Served | None = None
 
     @classmethod
     async def start(cls, engine: RolloutEngine, trainer: Trainer, observer: Observer, probe: Probe) -> Serving:
         base = Release(0)
         await engine.publish(base)
-        both = (await engine.score(probe, release=0), await trainer.score(probe, release=base))
-        return cls(engine, trainer, observer, probe, both)
+        engines = await engine.score(probe, release=0)
+        return cls(engine, trainer, observer, probe, Measured(engines, await trainer.score(probe, release=base)))
 
     async def publish(self, step: int, release: Release) -> Served:
         """Serve `release` from now on; no-op when it is live.  Raises PublishFailed with the numbers."""
@@ -57,31 +67,47 @@ class Serving:
             load_id = await self._engine.publish(release)
             published = time.monotonic()
             self._observer.phase(step, release.number, "prove")
-            evidence = await self._gather(release)
-            fault = proof.fault(evidence)
+            measured = await self._measure(release)
+            evidence = self._evidence(measured)
+            fault = next((found for each in evidence if (found := proof.fault(each))), None)
             if fault is None:
+                proved = time.monotonic()
+                await self._engine.keep(release.number)
                 self._live = Served(
-                    proof=_as_proof(release, load_id, evidence, attempt),
-                    trainer=evidence.trainer,
+                    proof=_as_proof(release, load_id, max(evidence, key=lambda each: each.gap), attempt),
+                    measured=measured,
                     publish_seconds=published - started,
-                    prove_seconds=time.monotonic() - published,
+                    prove_seconds=proved - published,
+                    retire_seconds=time.monotonic() - proved,
                 )
+                self._previous = measured
                 self._observer.proved(self._live.proof)
                 return self._live
         raise PublishFailed(f"release {release.number} is not what the engine serves, {ATTEMPTS} times: {fault}")
 
-    async def _gather(self, release: Release) -> proof.Evidence:
-        return proof.Evidence(
-            engine=await self._engine.score(self._probe, release=release.number),
-            trainer=await self._trainer.score(self._probe, release=release),
-            engine_base=self._engine_base,
-            trainer_base=self._trainer_base,
-            trainer_previous=self._live.trainer if self._live else self._trainer_base,
-            floor=self._floor,
-        )
+    async def _measure(self, release: Release) -> Measured:
+        engines = await self._engine.score(self._probe, release=release.number)
+        return Measured(engines, await self._trainer.score(self._probe, release=release))
+
+    def _evidence(self, now: Measured) -> list[proof.Evidence]:
+        """One for each process that samples."""
+        engines = zip(now.engines, self._base.engines, self._previous.engines, strict=True)
+        return [
+            proof.Evidence(
+                engine=engine,
+                trainer=now.trainer,
+                engine_base=base,
+                trainer_base=self._base.trainer,
+                engine_previous=previous,
+                trainer_previous=self._previous.trainer,
+                floor=proof.distance(base, self._base.trainer),
+            )
+            for engine, base, previous in engines
+        ]
 
 
 def _as_proof(release: Release, load_id: str, evidence: proof.Evidence, attempts: int) -> Proof:
+    made = evidence.since_previous
     return Proof(
         release=release.number,
         load_id=load_id,
@@ -90,5 +116,6 @@ def _as_proof(release: Release, load_id: str, evidence: proof.Evidence, attempts
         limit=evidence.limit,
         trainer_shift=evidence.trainer_shift,
         engine_shift=evidence.engine_shift,
+        share=made.value if made.believed else None,
         attempts=attempts,
     )

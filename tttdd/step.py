@@ -40,9 +40,10 @@ from tttdd.ports import (
 )
 from tttdd.protocol import CellState
 from tttdd.serving import Serving
+from tttdd.thinking import Answers, Budget
 
-PROBE_TOKENS = 256
-"""Of the probe's prompt (its end) and of its completion (its beginning): enough to see an adapter, cheap to score."""
+PROBE_TOKENS = 2048
+"""At most: the more there are, the smaller a move of the weights that shows above bfloat16's rounding."""
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
@@ -58,6 +59,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     max_nodes: int
     children_kept: int
     count: Literal["rollout", "expansion"]
+    budget: Budget
+    """Tokens of an answer."""
     keep: int
     """Newest releases kept on disk, besides the best step's."""
 
@@ -76,6 +79,7 @@ class World(msgspec.Struct, frozen=True, kw_only=True):
 
 async def run_to_the_end(plan: Plan, world: World) -> None:
     """Go on from wherever the store says the run is, to its last step."""
+    answers = await Answers.prepare(world.engine, plan.budget)
     serving = await Serving.start(world.engine, world.trainer, world.observer, await make_probe(plan, world))
     while True:
         await world.gate.wait()
@@ -84,21 +88,21 @@ async def run_to_the_end(plan: Plan, world: World) -> None:
                 await serving.publish(step, release)
                 if step >= plan.steps:
                     return
-                await sample_half(plan, world, step, release)
+                await sample_half(plan, world, answers, step, release)
             case Pending() as pending:
                 await train_half(plan, world, serving, pending)
 
 
 async def make_probe(plan: Plan, world: World) -> Probe:
-    """A seed's prompt and, as its completion, the text that the model would have to write for the starter."""
+    """A seed's prompt, then what the model would have to write for the starter; all but the first token count."""
     seed = world.store.archive(plan.name).seeds[0]
-    completion = prompt.Prompt(text=prompt.written_part(plan.task, seed), chat=False, stop=None)
-    completion_ids = await world.engine.encode(completion)
     prompt_ids = await world.engine.encode(prompt.render(plan.task, seed))
-    return Probe(prompt_ids[-PROBE_TOKENS:], completion_ids[:PROBE_TOKENS])
+    answer_ids = await world.engine.encode_more(prompt.written_part(plan.task, seed))
+    ids = (prompt_ids + answer_ids)[-PROBE_TOKENS:]
+    return Probe(ids[:1], ids[1:])
 
 
-async def sample_half(plan: Plan, world: World, step: int, release: Release) -> None:
+async def sample_half(plan: Plan, world: World, answers: Answers, step: int, release: Release) -> None:
     """Fill the grid, grow the archive, freeze the batch: Ready -> Pending."""
     world.observer.phase(step, release.number, "sample")
     archive = world.store.archive(plan.name)
@@ -110,7 +114,7 @@ async def sample_half(plan: Plan, world: World, step: int, release: Release) -> 
     clock = SampleClock()
     async with anyio.create_task_group() as grid:  # its end is the barrier
         for place in missing(step, plan.groups, plan.rollouts, {r.coordinate for r in recorded}):
-            grid.start_soon(one_rollout, plan, world, release, place, asks[place.group], clock)
+            grid.start_soon(one_rollout, plan, world, answers, release, place, asks[place.group], clock)
     rollouts = world.store.rollouts(plan.name, step)
     close = partial(close_grid, plan, step, release, archive, asks, rollouts, world.folder)
     path, row = await anyio.to_thread.run_sync(close)  # parsing hundreds of programs must not hold the event loop
@@ -135,6 +139,7 @@ async def make_ask(plan: Plan, world: World, parent: Node, best: float) -> Ask:
 async def one_rollout(
     plan: Plan,
     world: World,
+    answers: Answers,
     release: Release,
     place: Coordinate,
     ask: Ask,
@@ -144,7 +149,7 @@ async def one_rollout(
     await world.gate.wait()
     world.observer.cell(place, "sampling")
     seed = rollout_seed(plan.seed, place)
-    sampled = await world.engine.sample(ask.prompt_ids, release=release.number, seed=seed, stop=ask.prompt.stop)
+    sampled = await answers.sample(ask.prompt_ids, release=release.number, seed=seed, stop=ask.prompt.stop)
     clock.sampled(len(sampled.token_ids))
     program = extract.extract(plan.task, sampled.text)
     world.observer.cell(place, "judging")
@@ -263,13 +268,14 @@ async def train_half(plan: Plan, world: World, serving: Serving, pending: Pendin
     step, release = pending.step, pending.release
     world.observer.phase(step, release.number, "train")
     target = world.folder.release(release.number + 1)
+    await world.engine.rest()
     report = await world.trainer.train(release, pending.batch, target)
     served = await serving.publish(step, target)
     world.observer.phase(step, target.number, "commit")
     row = pending.metrics | metrics.train_row(msgspec.structs.asdict(report))
     row["time/train"], row["time/publish"] = report.seconds, served.publish_seconds
-    row["time/prove"] = served.prove_seconds
-    row["time/step"] = sum(row[f"time/{phase}"] for phase in ("sample", "train", "publish", "prove"))
+    row["time/prove"], row["time/retire"] = served.prove_seconds, served.retire_seconds
+    row["time/step"] = sum(row[f"time/{phase}"] for phase in ("sample", "train", "publish", "prove", "retire"))
     world.store.commit(plan.name, step, target, served.proof, row)
     world.folder.retain(world.store.kept_releases(plan.name, plan.keep))
     world.observer.committed(step, row)

@@ -59,6 +59,10 @@ class Line:
     def __init__(self, fd: int) -> None:
         self._socket = socket.socket(fileno=fd)
 
+    def fileno(self) -> int:
+        """For `select`."""
+        return self._socket.fileno()
+
     def send(self, message: Message) -> None:
         self._socket.sendall(encode(message))
 
@@ -82,6 +86,11 @@ class Line:
 
 def die_with_parent(parent: int) -> None:
     """Have the kernel kill this process when `parent` ends, even by kill -9 (Linux)."""
-    ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != parent:
         os._exit(1)
+
+
+def outlive_parent() -> None:
+    """Take `die_with_parent` back, for a process that has something to end before itself."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, 0, 0, 0, 0)

@@ -1,6 +1,6 @@
 """The embedded engine as a port: a small model sampled on the CPU by a worker process of ours.
 
-    async with EmbeddedEngine(files.path, log, context_length=2048, max_new_tokens=160) as engine: ...
+    async with EmbeddedEngine(files.path, log, context_length=2048, thinking=False) as engine: ...
 
 Every call is one request on the worker's line; calls run side by side and decode in one batch.
 """
@@ -21,12 +21,12 @@ class EmbeddedEngine(Worker):
     """A ports.RolloutEngine.  Every call raises WorkerDied when the process is gone, WorkerFailed when it refuses."""
 
     def __init__(
-        self, model: Path, log: Path, *, context_length: int, max_new_tokens: int, threads: int | None = None
+        self, model: Path, log: Path, *, context_length: int, thinking: bool, threads: int | None = None
     ) -> None:
         options: dict[str, Any] = {
             "model": str(model),
             "context_length": context_length,
-            "max_new_tokens": max_new_tokens,
+            "thinking": thinking,
             "threads": threads,
         }
         super().__init__("tttdd.workers.sample", options, log)
@@ -35,18 +35,31 @@ class EmbeddedEngine(Worker):
         path = str(release.path) if release.path else None
         return msgspec.convert(await self.call("publish", release=release.number, path=path), str)
 
+    async def keep(self, release: int) -> None:
+        await self.call("keep", release=release)
+
+    async def rest(self) -> None:
+        """Nothing: the trainer's memory is not the engine's."""
+
     async def encode(self, prompt: Prompt) -> list[int]:
         return msgspec.convert(await self.call("encode", text=prompt.text, chat=prompt.chat), list[int])
 
-    async def sample(self, prompt_ids: list[int], *, release: int, seed: int, stop: str | None) -> Sampled:
-        reply = await self.call("sample", prompt_ids=prompt_ids, release=release, seed=seed, stop=stop)
+    async def encode_more(self, text: str) -> list[int]:
+        return msgspec.convert(await self.call("encode_more", text=text), list[int])
+
+    async def sample(
+        self, prompt_ids: list[int], *, release: int, seed: int, stop: str | None, max_new_tokens: int
+    ) -> Sampled:
+        reply = await self.call(
+            "sample", prompt_ids=prompt_ids, release=release, seed=seed, stop=stop, max_new_tokens=max_new_tokens
+        )
         return msgspec.convert(reply, Sampled)
 
-    async def score(self, probe: Probe, *, release: int) -> list[float]:
+    async def score(self, probe: Probe, *, release: int) -> list[list[float]]:
         reply = await self.call(
             "score", prompt_ids=probe.prompt_ids, completion_ids=probe.completion_ids, release=release
         )
-        return msgspec.convert(reply, list[float])
+        return [msgspec.convert(reply, list[float])]
 
     async def stats(self) -> dict[str, int]:
         """Counts since the start (prefilled_tokens, sampled_tokens, steps) and what lives now (rows, waiting)."""

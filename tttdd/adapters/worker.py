@@ -75,6 +75,7 @@ class Worker:
                 stdout=log,
                 stderr=log,
                 pass_fds=[theirs.fileno()],
+                env=os.environ | {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"},  # the order in which NVML counts them, too
                 start_new_session=True,
             )
         self._stream = await anyio.abc.UNIXSocketStream.from_socket(ours)

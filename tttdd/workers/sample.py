@@ -4,7 +4,7 @@
     loop: take in what the line holds (wait for it only when no row lives), one decoding step, answer what ended
 
 Every release in use decodes in a batch of its own; its matrices are merged when first needed and dropped when another
-release needs the memory.  Options: model (directory), context_length, max_new_tokens, threads (None: torch's default).
+release needs the memory.  Options: model (directory), context_length, thinking, threads (None: torch's default).
 """
 
 from __future__ import annotations
@@ -39,10 +39,9 @@ class Served(NamedTuple):
 class Sampler:
     def __init__(self, line: wire.Line, options: dict[str, Any]) -> None:
         folder = Path(options["model"])
-        self._line, self._text = line, Text(folder)
+        self._line, self._text = line, Text(folder, options["thinking"])
         self._base = load(folder)
         self._context = min(options["context_length"], self._base.shape.context)
-        self._max_new_tokens: int = options["max_new_tokens"]
         self._ends = self._base.shape.end_ids | self._text.end_ids
         self._rope = rope_table(self._base.shape, self._context)
         self._served = {0: Served(uuid.uuid4().hex, None)}
@@ -68,6 +67,10 @@ class Sampler:
                     self._reply(request.id, self._publish(**request.params))
                 case "encode":
                     self._reply(request.id, self._text.encode(**request.params))
+                case "encode_more":
+                    self._reply(request.id, self._text.encode_more(**request.params))
+                case "keep":
+                    self._reply(request.id, self._keep(**request.params))
                 case "score":
                     self._reply(request.id, self._score(**request.params))
                 case "stats":
@@ -90,11 +93,13 @@ class Sampler:
             if not decoding.rows:
                 del self._decoding[load_id]
 
-    def _row(self, request: int, prompt_ids: list[int], release: int, seed: int, stop: str | None) -> Row:
+    def _row(
+        self, request: int, prompt_ids: list[int], release: int, seed: int, stop: str | None, max_new_tokens: int
+    ) -> Row:
         self._find(release)
         if not prompt_ids:
             raise ValueError("a prompt needs at least one token")
-        budget = max(0, min(self._max_new_tokens, self._context - len(prompt_ids)))
+        budget = max(0, min(max_new_tokens, self._context - len(prompt_ids)))
         return Row(request, tuple(prompt_ids), release, stop, uniforms(seed, budget))
 
     def _accept(self, row: Row) -> None:
@@ -156,14 +161,17 @@ class Sampler:
                 del self._decoding[load_id]
 
     def _publish(self, release: int, path: str | None) -> str:
-        """Load a release from its folder, always afresh; the base and the release before this one stay served."""
+        """Load a release from its folder, always afresh; the others stay served."""
         if (release == 0) != (path is None):
             raise ValueError("release 0 is the base and has no folder; every other release has one")
         served = Served(uuid.uuid4().hex, Path(path) if path else None)
         self._weights(served)
-        kept = {0, *[number for number in self._served if number != release][-1:]}
-        self._served = {number: old for number, old in self._served.items() if number in kept} | {release: served}
+        self._served[release] = served
         return served.load_id
+
+    def _keep(self, release: int) -> None:
+        self._find(release)
+        self._served = {number: self._served[number] for number in {0, release}}
 
     def _weights(self, served: Served) -> Weights:
         if served.path is None:

@@ -11,7 +11,8 @@ ANSWER = "=answer="
 
 
 class Text:
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, thinking: bool) -> None:
+        self._thinking = thinking
         self._tokenizer: Any = AutoTokenizer.from_pretrained(folder)
         self._special = frozenset(self._tokenizer.all_special_ids)
         self.end_ids = self._end_ids()
@@ -21,8 +22,14 @@ class Text:
         if not chat:
             return list(self._tokenizer(text).input_ids)
         messages = [{"role": "user", "content": text}]
-        rendered = self._tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
+        rendered = self._tokenizer.apply_chat_template(
+            messages, add_generation_prompt=True, tokenize=False, enable_thinking=self._thinking
+        )
         return list(self._tokenizer(rendered, add_special_tokens=False).input_ids)
+
+    def encode_more(self, text: str) -> list[int]:
+        """Of a text behind other tokens: no beginning-of-sequence token."""
+        return list(self._tokenizer(text, add_special_tokens=False).input_ids)
 
     def decode(self, ids: list[int]) -> str:
         return self._tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)

@@ -1,0 +1,224 @@
+"""SGLang as a port: one HTTP server on loopback for each device, requests by token ids, releases by load id.
+
+    publish   releases/NNNN --hard links--> serving/<load id> --/load_lora_adapter--> every server
+    sample    least loaded server, a known prefix preferred --/generate under the load id--> ids and log-probs
+    keep      the others unloaded, their folders removed (a server silently loads again what it finds), caches flushed
+
+A request always names its load id, and sampling and scoring build it in the same place, so that the serving proof sees
+what sampling sees.  A server that ends raises WorkerDied in every call.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import uuid
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Literal, Self
+
+import anyio
+import msgspec
+
+from tttdd.adapters.sglang_server import COMMAND, Server, Settings
+from tttdd.domain.prompt import Prompt
+from tttdd.ports import Probe, Release, Sampled, WorkerFailed
+
+AFFINITY = 16
+"""Completions that a server may have in hand beyond the least loaded one and still get a prompt that it knows."""
+END_OF_CONTEXT = 8
+"""Tokens that a server keeps free at the end of its context."""
+
+LogProb = tuple[float | None, int, str | None]
+"""Log-prob, token, text."""
+
+
+class Meta(msgspec.Struct, frozen=True):
+    finish_reason: dict[str, Any] | None = None
+    output_token_logprobs: list[LogProb] = []
+    input_token_logprobs: list[LogProb] = []
+
+
+class Generated(msgspec.Struct, frozen=True):
+    """What is read of a /generate answer."""
+
+    meta_info: Meta
+    output_ids: list[int] = []
+
+
+class SglangEngine:
+    """A ports.RolloutEngine.  `folder` holds what is served, `logs` gets engine-<device>.log."""
+
+    def __init__(
+        self, model: Path, folder: Path, logs: Path, settings: Settings, command: tuple[str, ...] = COMMAND
+    ) -> None:
+        self._folder, self._settings = folder, settings
+        self._servers = [
+            Server(model, device, logs / f"engine-{device}.log", settings, command) for device in settings.devices
+        ]
+        self._loads: dict[int, str] = {}
+        self._known: dict[int, set[Server]] = {}
+        self._resting = False
+
+    async def __aenter__(self) -> Self:
+        shutil.rmtree(self._folder, ignore_errors=True)  # what another daemon served
+        async with AsyncExitStack() as stack:
+            for server in self._servers:
+                await stack.enter_async_context(server)
+            await self._each(Server.connect)
+            self._stack = stack.pop_all()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool | None:
+        return await self._stack.__aexit__(kind, error, trace)
+
+    async def publish(self, release: Release) -> str:
+        await self._wake()
+        if release.path is None:
+            return "base"
+        if release.number in self._loads:  # a second attempt
+            await self._unload(self._loads.pop(release.number))
+        load_id = f"release-{release.number:04d}-{uuid.uuid4().hex[:8]}"
+        path = self._stage(release.path, load_id)
+        await self._each(lambda server: server.ask("/load_lora_adapter", {"lora_name": load_id, "lora_path": path}))
+        self._loads[release.number] = load_id
+        return load_id
+
+    async def keep(self, release: int) -> None:
+        for number in [number for number in self._loads if number != release]:
+            await self._unload(self._loads.pop(number))
+        await self._flush()
+
+    async def rest(self) -> None:
+        if self._settings.release_kv and not self._resting:
+            await self._flush()
+            self._resting = True
+            await self._each(lambda server: server.post("/release_memory_occupation", {"tags": ["kv_cache"]}))
+
+    async def encode(self, prompt: Prompt) -> list[int]:
+        reply = await self._servers[0].worker.call("encode", text=prompt.text, chat=prompt.chat)
+        return msgspec.convert(reply, list[int])
+
+    async def encode_more(self, text: str) -> list[int]:
+        return msgspec.convert(await self._servers[0].worker.call("encode_more", text=text), list[int])
+
+    async def sample(
+        self, prompt_ids: list[int], *, release: int, seed: int, stop: str | None, max_new_tokens: int
+    ) -> Sampled:
+        room = self._settings.context_length - END_OF_CONTEXT - len(prompt_ids)
+        if room <= 0:
+            return Sampled([], [], [], "", "length", release)
+        server = self._route(hash(tuple(prompt_ids)), seed | 1)
+        params = {"max_new_tokens": min(max_new_tokens, room), "stop": [stop] if stop else []}
+        server.in_hand += 1
+        try:
+            found = await self._generate(server, prompt_ids, release, params)
+        finally:
+            server.in_hand -= 1
+        ids, logprobs, reason = _completion(found)
+        text = msgspec.convert(await server.worker.call("decode", ids=ids), str)
+        return Sampled(ids, logprobs, [True] * len(ids), text, reason, release)
+
+    async def score(self, probe: Probe, *, release: int) -> list[list[float]]:
+        found: dict[Server, list[float]] = {}
+
+        async def one(server: Server) -> None:
+            ids, first = probe.prompt_ids + probe.completion_ids, len(probe.prompt_ids) - 1
+            reply = await self._generate(server, ids, release, {"max_new_tokens": 0}, logprobs_from=first)
+            found[server] = _scored(reply, probe.completion_ids)
+
+        await self._each(one)
+        return [found[server] for server in self._servers]
+
+    # Parts of the above
+
+    async def _generate(
+        self, server: Server, ids: list[int], release: int, params: dict[str, Any], logprobs_from: int = -1
+    ) -> Generated:
+        """Every /generate request is made here; one for a release that is not loaded is never sent."""
+        if release and release not in self._loads:
+            raise WorkerFailed(f"release {release} is not published; served are {sorted({0, *self._loads})}")
+        body = {
+            "input_ids": ids,
+            "sampling_params": {
+                "temperature": 1.0,  # what the trainer's importance ratio is taken at
+                "top_p": 1.0,
+                "top_k": -1,
+                "min_p": 0.0,
+                "stop_token_ids": server.end_ids,
+                **params,
+            },
+            "return_logprob": True,
+            "logprob_start_len": logprobs_from,
+            "lora_path": self._loads.get(release),
+        }
+        return msgspec.json.decode(await server.post("/generate", body), type=Generated)
+
+    def _route(self, *prefixes: int) -> Server:
+        """The least loaded server; one that has seen a prefix may be a little busier."""
+        knowing = set[Server]().union(*(self._known.get(prefix, ()) for prefix in prefixes))
+        chosen = min(self._servers, key=lambda server: server.in_hand - AFFINITY * (server in knowing))
+        for prefix in prefixes:
+            self._known.setdefault(prefix, set()).add(chosen)
+        return chosen
+
+    def _stage(self, source: Path, load_id: str) -> str:
+        """A folder of the load's own, which can be removed while the release stays."""
+        target = self._folder / load_id
+        target.mkdir(parents=True)
+        for name in ("adapter_config.json", "adapter_model.safetensors"):
+            os.link(source / name, target / name)
+        return str(target.absolute())
+
+    async def _unload(self, load_id: str) -> None:
+        shutil.rmtree(self._folder / load_id)
+        await self._each(lambda server: server.ask("/unload_lora_adapter", {"lora_name": load_id}))
+
+    async def _flush(self) -> None:
+        """Cached prefixes of other releases are never taken for this one's, but they take room."""
+        self._known = {}
+        await self._each(_flush)
+
+    async def _wake(self) -> None:
+        if self._resting:
+            await self._each(lambda server: server.post("/resume_memory_occupation", {"tags": ["kv_cache"]}))
+            self._resting = False
+
+    async def _each(self, work: Callable[[Server], Awaitable[object]]) -> None:
+        """On every server at once."""
+        async with anyio.create_task_group() as tasks:
+            for server in self._servers:
+                tasks.start_soon(work, server)
+
+
+async def _flush(server: Server) -> None:
+    await server.post("/flush_cache", {})
+
+
+def _completion(found: Generated) -> tuple[list[int], list[float], Literal["stop", "length"]]:
+    """Tokens, their log-probs, and why it ended."""
+    reason = (found.meta_info.finish_reason or {}).get("type")
+    if reason not in ("stop", "length"):
+        raise WorkerFailed(f"SGLang ended a completion with {found.meta_info.finish_reason}")
+    ids = [token for _, token, _ in found.meta_info.output_token_logprobs]
+    if ids != found.output_ids:
+        raise WorkerFailed(f"SGLang gave log-probs of {len(ids)} tokens, but sampled {len(found.output_ids)} others")
+    return ids, _numbers(found.meta_info.output_token_logprobs), reason
+
+
+def _scored(found: Generated, completion_ids: list[int]) -> list[float]:
+    entries = found.meta_info.input_token_logprobs[-len(completion_ids) :]
+    if [token for _, token, _ in entries] != completion_ids:
+        raise WorkerFailed("SGLang scored other tokens than it was asked for")
+    return _numbers(entries)
+
+
+def _numbers(entries: list[LogProb]) -> list[float]:
+    numbers = [logprob for logprob, _, _ in entries if logprob is not None]
+    if len(numbers) != len(entries):
+        raise WorkerFailed("SGLang left out the log-probs of some tokens")
+    return numbers

@@ -1,0 +1,156 @@
+"""One SGLang server as the adapter sees it: which versions, how it is started, and requests over loopback HTTP.
+
+    tttdd.workers.serve (a worker) --starts--> SGLang's server <--HTTP, API key-- Server
+
+A request to a server that is gone raises WorkerDied with its last words, one that it refuses WorkerFailed with its own.
+"""
+
+from __future__ import annotations
+
+import sys
+from importlib import metadata
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import anyio
+import httpx
+import msgspec
+
+from tttdd.adapters.worker import Worker
+from tttdd.ports import WorkerDied, WorkerFailed
+
+VERSIONS = ((0, 5, 15), (0, 5, 18))
+"""SGLang releases whose HTTP contract this adapter is written to: from the first, below the second."""
+COMMAND = (sys.executable, "-P", "-m", "tttdd.workers.sglang_server")
+START_SECONDS = 1800.0
+"""To the first generated token: reading weights, compiling kernels, capturing graphs."""
+JSON = {"Content-Type": "application/json"}
+
+
+class Unsupported(RuntimeError):
+    """SGLang is missing, or of a version that this adapter does not know.  The message says what to install."""
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True):
+    """How the servers are started, apart from the model."""
+
+    devices: tuple[int, ...]
+    """One server each."""
+    context_length: int
+    thinking: bool
+    """For the chat template."""
+    rank: int
+    targets: tuple[str, ...]
+    mem_fraction: float
+    """Weights and KV cache, of the memory that is free as the server starts."""
+    max_running_requests: int
+    release_kv: bool
+    """Whether the KV cache's memory is given back while the trainer works."""
+    seed: int
+    arguments: dict[str, str | int | float | bool] = {}
+    """More of SGLang's ServerArgs, by name."""
+
+
+def check_installed() -> None:
+    """Raises Unsupported."""
+    wanted = f"sglang>={_dotted(VERSIONS[0])},<{_dotted(VERSIONS[1])}"
+    try:
+        found = metadata.version("sglang")
+    except metadata.PackageNotFoundError:
+        raise Unsupported(f"SGLang is not installed; pip install '{wanted}'") from None
+    numbers = tuple(int(part) for part in found.split(".")[:3] if part.isdigit())
+    if not VERSIONS[0] <= numbers < VERSIONS[1]:
+        raise Unsupported(f"SGLang {found} is installed, but this version of tttdd speaks to {wanted}")
+
+
+class Server:
+    """`async with` starts the process; `connect` waits until it generates."""
+
+    def __init__(self, model: Path, device: int, log: Path, settings: Settings, command: tuple[str, ...]) -> None:
+        self.worker = Worker("tttdd.workers.serve", _options(model, device, settings, command), log)
+        self.in_hand = 0
+        """Completions that it is at."""
+        self.end_ids: list[int] = []
+        """Tokens that end an answer."""
+
+    async def __aenter__(self) -> Self:
+        await self.worker.__aenter__()
+        # Without a timeout: an answer takes as long as it takes, and a dead server closes the connection.
+        limits = httpx.Limits(max_connections=None, max_keepalive_connections=64)
+        self._http = httpx.AsyncClient(timeout=None, limits=limits, trust_env=False)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool | None:
+        with anyio.CancelScope(shield=True):
+            await self._http.aclose()
+        return await self.worker.__aexit__(kind, error, trace)
+
+    async def connect(self) -> None:
+        """Returns when a token has been generated; raises WorkerDied if that never happens."""
+        address = await self.worker.call("address")
+        self.end_ids = address["end_ids"]
+        self._http.base_url = f"http://127.0.0.1:{address['port']}"
+        self._http.headers["Authorization"] = f"Bearer {address['key']}"
+        with anyio.move_on_after(START_SECONDS):
+            while not await self._generates():
+                await anyio.sleep(0.2)
+            return
+        raise WorkerDied(f"no token after {START_SECONDS:g} s: {self.worker.last_words()}")
+
+    async def _generates(self) -> bool:
+        await self.worker.call("encode_more", text="")  # raises WorkerDied once the server has ended
+        body = {"input_ids": [1], "sampling_params": {"max_new_tokens": 1}}
+        try:
+            reply = await self._http.post("/generate", content=msgspec.json.encode(body), headers=JSON)
+        except httpx.TransportError:
+            return False
+        return reply.is_success
+
+    async def post(self, path: str, body: dict[str, Any]) -> bytes:
+        """The answer's body."""
+        try:
+            reply = await self._http.post(path, content=msgspec.json.encode(body), headers=JSON)
+        except httpx.TransportError as error:
+            raise WorkerDied(f"{path}: {type(error).__name__}: {self.worker.last_words()}") from None
+        if reply.is_error:
+            raise WorkerFailed(f"SGLang refused {path} ({reply.status_code}): {reply.text[:500]}")
+        return reply.content
+
+    async def ask(self, path: str, body: dict[str, Any]) -> None:
+        """A request whose answer says whether it did anything."""
+        answer = msgspec.json.decode(await self.post(path, body), type=dict[str, Any])
+        if not answer.get("success", False):
+            raise WorkerFailed(f"SGLang refused {path}: {answer.get('error_message') or answer}")
+
+
+def _options(model: Path, device: int, settings: Settings, command: tuple[str, ...]) -> dict[str, Any]:
+    """Of the worker; what is named here is not for `settings.arguments` to change."""
+    arguments = {
+        "model_path": str(model),
+        "context_length": settings.context_length,
+        "mem_fraction_static": settings.mem_fraction,
+        "max_running_requests": settings.max_running_requests,
+        "enable_lora": True,
+        "max_lora_rank": settings.rank,
+        "lora_target_modules": list(settings.targets),
+        "max_loras_per_batch": 2,  # the base takes one
+        "max_loaded_loras": 3,
+        "enable_memory_saver": settings.release_kv,
+        "skip_server_warmup": True,
+        "random_seed": (settings.seed + device) % 2**31,
+        "log_level": "warning",
+    }
+    return {
+        "model": str(model),
+        "thinking": settings.thinking,
+        "command": command,
+        "arguments": settings.arguments | arguments,
+        "environment": {"CUDA_VISIBLE_DEVICES": str(device)},
+    }
+
+
+def _dotted(version: tuple[int, ...]) -> str:
+    return ".".join(map(str, version))

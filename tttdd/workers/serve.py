@@ -1,0 +1,104 @@
+"""A SGLang server under watch: one process tree that is gone when the daemon or the server is.
+
+    daemon --line--> this --standard input--> server -> scheduler, detokenizer
+    line ends: server and all that it started are killed          server ends: this ends, with its exit status
+
+SGLang kills every child of its own process, so nothing of ours is in its tree.  Requests: `address`, and `encode`,
+`encode_more` and `decode` by the model's tokenizer.  Options: model, thinking, command, arguments, environment.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import secrets
+import select
+import signal
+import socket
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import psutil
+
+from tttdd import wire
+from tttdd.workers.text import Text
+
+GRACE_SECONDS = 2.0
+PR_SET_CHILD_SUBREAPER = 36
+
+
+class Server:
+    """A running server: where it answers, and to whom."""
+
+    def __init__(self, options: dict[str, Any]) -> None:
+        self.port, self.key = _free_port(), secrets.token_urlsafe(32)
+        where = {"host": "127.0.0.1", "port": self.port, "api_key": self.key}
+        self.process = subprocess.Popen(
+            [*options["command"], str(os.getpid())],
+            stdin=subprocess.PIPE,
+            env=os.environ | options["environment"],
+        )
+        assert self.process.stdin is not None
+        with self.process.stdin as pipe, suppress(BrokenPipeError):  # a server that ended at once is told below
+            pipe.write(msgspec.json.encode(options["arguments"] | where))
+        self.ended = os.pidfd_open(self.process.pid)
+
+
+def main(line: wire.Line, options: dict[str, Any]) -> None:
+    """Answer requests until the line ends (EOFError) or the server does (SystemExit)."""
+    wire.outlive_parent()  # the line's end tells of the daemon's, and the server must be ended first
+    with _running(options) as server:
+        text = Text(Path(options["model"]), options["thinking"])
+        while True:
+            ready, _, _ = select.select([line, server.ended], [], [])
+            if server.ended in ready:
+                raise SystemExit(f"the SGLang server ended with exit status {server.process.wait()}")
+            request = line.receive()
+            if isinstance(request, wire.Request) and request.method != "cancel":
+                line.send(_answer(server, text, request))
+
+
+def _answer(server: Server, text: Text, request: wire.Request) -> wire.Reply:
+    try:
+        match request.method:
+            case "address":
+                ends = sorted(text.end_ids)
+                return wire.Reply(request.id, {"port": server.port, "key": server.key, "end_ids": ends})
+            case "encode":
+                return wire.Reply(request.id, text.encode(**request.params))
+            case "encode_more":
+                return wire.Reply(request.id, text.encode_more(**request.params))
+            case "decode":
+                return wire.Reply(request.id, text.decode(**request.params))
+            case unknown:
+                return wire.Reply(request.id, error=f"no method {unknown!r}")
+    except (ValueError, TypeError, LookupError) as error:
+        return wire.Reply(request.id, error=f"{request.method}: {type(error).__name__}: {error}")
+
+
+@contextmanager
+def _running(options: dict[str, Any]) -> Iterator[Server]:
+    """A server, and at the end nothing of what it started, however deep: what loses its parent becomes ours."""
+    ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    server = Server(options)
+    try:
+        yield server
+    finally:
+        with suppress(subprocess.TimeoutExpired):
+            server.process.send_signal(signal.SIGTERM)
+            server.process.wait(GRACE_SECONDS)
+        while rest := psutil.Process().children(recursive=True):
+            for process in rest:
+                with suppress(psutil.NoSuchProcess):
+                    process.kill()
+            psutil.wait_procs(rest, timeout=GRACE_SECONDS)
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]

@@ -1,7 +1,7 @@
 """The memory plan: what the engine and the trainer take of every device, before anything is started.
 
     engine   weights + LoRA slots + KV cache (SGLang's static share) + overhead
-    trainer  weights / tp + LoRA x 16 B + context + tokens x (layers' inputs + one layer's working set) + a chunk's logits
+    trainer  weights / tp + LoRA x 16 B + context + tokens x (layers' inputs + one layer's work) + a chunk's logits
 
 What is left beside the trainer is the KV cache.  Where that cannot hold the whole grid, and noticeably more would fit
 while the trainer is idle, the cache is given back for training.  What cannot fit is refused with the numbers.
@@ -238,7 +238,7 @@ def _engine(config: Config, model: ModelShape, device: Device, idle: int, peak: 
 
 
 def _check_engine(config: Config, model: ModelShape, device: Device, idle: int) -> int:
-    """Bytes of a whole context's KV cache.  Raises CannotFit when not even one fits beside `idle` bytes of a trainer."""
+    """Bytes of one context's KV cache.  Raises CannotFit when not even that fits beside a trainer of `idle` bytes."""
     fixed, one = engine_fixed(config, model), config.engine.context_length * kv_token(model)
     left = device.free - fixed - ENGINE_OVERHEAD - idle
     if left >= one:
@@ -247,8 +247,8 @@ def _check_engine(config: Config, model: ModelShape, device: Device, idle: int) 
     raise CannotFit(
         f"GPU {device.index}: of {_gib(device.free)} free, the engine's weights ({_gib(model.weights_bytes)}), LoRA "
         f"({_gib(fixed - model.weights_bytes)}) and overhead ({_gib(ENGINE_OVERHEAD)}){trainer} leave "
-        f"{_gib(max(0, left))} for the KV cache; one whole context takes {_gib(one)}; lower engine.context_length, take "
-        "a smaller model, or give engine and trainer devices of their own"
+        f"{_gib(max(0, left))} for the KV cache; one whole context takes {_gib(one)}; lower engine.context_length, "
+        "take a smaller model, or give engine and trainer devices of their own"
     )
 
 

@@ -20,10 +20,15 @@ import msgspec
 
 from tttctl.client import Client, Failed, NoDaemon
 from tttctl.render import say, show_json, table
-from tttdd.config import Config, ConfigError, default_path, load
-from tttdd.protocol import Health
+from tttdd.config import Config, ConfigError, default_path, device_fields, load
+from tttdd.protocol import GpuInfo, Health
 
-CPU_PACKAGES = ("torch", "megatron-core", "transformers", "tokenizers", "safetensors", "gguf", "triton")
+PACKAGES = {
+    "cpu": ("torch", "megatron-core", "transformers", "tokenizers", "safetensors", "triton"),
+    "gpu": ("torch", "sglang", "megatron-core", "peft", "transformers", "tokenizers", "safetensors", "triton"),
+}
+SGLANG = ((0, 5, 15), (0, 5, 18))
+"""Versions that the engine speaks to: from the first, below the second."""
 DISK_GIB = 3.0
 MEMORY_GIB = 4.0
 SANDBOX = """
@@ -43,18 +48,24 @@ class Finding(msgspec.Struct, frozen=True):
 
 def doctor(client: Client, options: Namespace) -> int:
     settings, finding = _configuration()
-    findings = [_python(), *map(_package, CPU_PACKAGES), finding, *_model(settings), _sandbox()]
-    findings += [*_room(settings), _machine(), _daemon(client)]
+    gpus = _gpus(settings)
+    memory, plan = _memory(settings, gpus)
+    findings = [_python(), *_packages(settings), finding, *_model(settings), *_devices(settings, gpus), *memory]
+    findings += [_sandbox(), *_room(settings), _machine(), _daemon(client)]
     healthy = all(finding.state != "missing" for finding in findings)
     if options.json:
-        show_json({"healthy": healthy, "findings": findings})
+        show_json({"healthy": healthy, "findings": findings, "plan": plan})
     else:
-        _tell(findings, healthy)
+        _tell(findings, plan, healthy)
     return 0 if healthy else 1
 
 
-def _tell(findings: list[Finding], healthy: bool) -> None:
+def _tell(findings: list[Finding], plan: list[str], healthy: bool) -> None:
     table(["WHAT", "STATE", "FOUND"], [[finding.what, finding.state, finding.found] for finding in findings])
+    if plan:
+        say("\nmemory plan")
+    for line in plan:
+        say("  " + line)
     say("\nready" if healthy else "\nnot ready: do what is said of the lines that say missing")
     for finding in findings:
         if finding.do:
@@ -68,11 +79,26 @@ def _python() -> Finding:
     )
 
 
-def _package(name: str) -> Finding:
+def _packages(settings: Config | None) -> list[Finding]:
+    """What the configuration needs: SGLang and what goes with it only where that is the engine."""
+    extra = "gpu" if settings and settings.engine.backend == "sglang" else "cpu"
+    convert = ("gguf",) if settings and settings.model.package else ()
+    return [_package(name, extra) for name in (*PACKAGES[extra], *convert)]
+
+
+def _package(name: str, extra: str) -> Finding:
     try:
-        return Finding(name, "ok", metadata.version(name))
+        found = metadata.version(name)
     except metadata.PackageNotFoundError:
-        return Finding(name, "missing", "not installed", "pip install 'tttdd[cpu]'")
+        return Finding(name, "missing", "not installed", f"pip install 'tttdd[{extra}]'")
+    if name == "sglang" and not SGLANG[0] <= _numbers(found) < SGLANG[1]:
+        wanted = "sglang>={}.{}.{},<{}.{}.{}".format(*SGLANG[0], *SGLANG[1])
+        return Finding(name, "missing", f"{found} is not supported", f"pip install '{wanted}'")
+    return Finding(name, "ok", found)
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in version.split(".")[:3] if part.isdigit())
 
 
 def _configuration() -> tuple[Config | None, Finding]:
@@ -86,15 +112,63 @@ def _configuration() -> tuple[Config | None, Finding]:
 def _model(settings: Config | None) -> list[Finding]:
     if settings is None:
         return []
+    if folder := _folder(settings):
+        return [Finding("model", "ok", str(folder))]
     if settings.model.path:
-        there = Path(settings.model.path, "config.json").exists()
-        advice = "" if there else "set model.path to a transformers directory"
-        return [Finding("model", "ok" if there else "missing", settings.model.path, advice)]
-    cache = cache_dir(settings)
-    found = sorted(path.parent for path in cache.glob("**/config.json"))
-    if found:
-        return [Finding("model", "ok", str(found[0]))]
-    return [Finding("model", "note", f"{settings.model.package}: not in {cache} yet", "fetched by the first run")]
+        return [Finding("model", "missing", settings.model.path, "set model.path to a transformers directory")]
+    found = f"{settings.model.package}: not in {cache_dir(settings)} yet"
+    return [Finding("model", "note", found, "fetched by the first run")]
+
+
+def _folder(settings: Config) -> Path | None:
+    """Where the model's files are, if they are."""
+    if settings.model.path:
+        return Path(settings.model.path) if Path(settings.model.path, "config.json").exists() else None
+    return min((path.parent for path in cache_dir(settings).glob("**/config.json")), default=None)
+
+
+def _gpus(settings: Config | None) -> list[GpuInfo]:
+    """This machine's devices, where the configuration names any."""
+    if settings is None or not any(device_fields(settings).values()):
+        return []
+    from tttdd import gpus
+
+    return gpus.read()
+
+
+def _devices(settings: Config | None, there: list[GpuInfo]) -> list[Finding]:
+    findings = [Finding(field, "missing", rule, f"correct {field}") for field, rule in _absent(settings, there)]
+    for gpu in there:
+        memory = f"{gpu.memory_used / 2**30:.1f} of {gpu.memory_total / 2**30:.1f} GiB in use"
+        owners = ", ".join(sorted({process.owner for process in gpu.processes}))
+        findings.append(Finding(f"GPU {gpu.index}", "ok", f"{gpu.name}, {memory}{' by ' + owners if owners else ''}"))
+    return findings
+
+
+def _absent(settings: Config | None, there: list[GpuInfo]) -> list[tuple[str, str]]:
+    if settings is None:
+        return []
+    from tttdd import gpus
+
+    return list(gpus.missing(settings, there))
+
+
+def _memory(settings: Config | None, there: list[GpuInfo]) -> tuple[list[Finding], list[str]]:
+    """Whether the model fits on the devices, and the plan, a line a device."""
+    if settings is None or settings.engine.backend != "sglang":
+        return [], []
+    from tttdd import memory
+
+    folder = _folder(settings)
+    if folder is None or _absent(settings, there):
+        return [Finding("memory plan", "note", "cannot be made without the model's files and the GPUs")], []
+    try:
+        plan = memory.plan_for(settings, folder, there)
+    except memory.CannotFit as error:
+        return [Finding("memory plan", "missing", "does not fit", str(error))], []
+    except (OSError, ValueError) as error:
+        return [Finding("memory plan", "missing", str(error), "the model's files are damaged or of no known kind")], []
+    return [Finding("memory plan", "ok", f"fits, at bins of {plan.max_tokens_per_gpu} tokens")], plan.lines()
 
 
 def cache_dir(settings: Config) -> Path:

@@ -16,6 +16,7 @@ from tttdd.workers import release
 from tttdd.workers.lora import Adapters
 from tttdd.workers.model import LanguageModel
 from tttdd.workers.packing import lay_out, pack
+from tttdd.workers.parallel import Seat, start
 
 REPORT = TrainReport(
     loss=0.0, ratio_mean=1.0, sampler_trainer_gap=0.0, kl_base=0.0, grad_norm=0.0, tokens=0, seconds=0.0
@@ -23,7 +24,7 @@ REPORT = TrainReport(
 
 
 def build(folder: Path, targets: tuple[str, ...] = TARGETS) -> tuple[LanguageModel, Adapters]:
-    model = LanguageModel(folder, torch.float32, torch.device("cpu"))
+    model = LanguageModel(folder, torch.float32, start(Seat(), 1, ()))
     return model, Adapters(model, 4, 8, targets)
 
 

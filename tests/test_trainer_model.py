@@ -12,14 +12,14 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from trainer_models import VOCABULARY, make_batch, plain_logprobs, save_model
 
 from tttdd.domain.batch import Batch, Group, Sample
-from tttdd.workers.model import LanguageModel, read_architecture
+from tttdd.workers.architecture import read_architecture
+from tttdd.workers.model import LanguageModel
 from tttdd.workers.packing import lay_out, pack
-
-CPU = torch.device("cpu")
+from tttdd.workers.parallel import Seat, start
 
 
 def ours(folder: Path) -> LanguageModel:
-    return LanguageModel(folder, torch.float32, CPU)
+    return LanguageModel(folder, torch.float32, start(Seat(), 1, ()))
 
 
 def all_trained(batch: Batch) -> list[Group]:

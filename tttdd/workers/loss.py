@@ -5,59 +5,67 @@
     loss   = - sum_t exp(logp_t - logq_t) A'_t / (G R)
 
 Only rows that predict a trained token reach the output layer, and those in chunks: the widest tensor is
-[chunk, vocabulary], also for the gradient, which is taken while a chunk's logits are at hand.
+[chunk, vocabulary], also for the gradient, which is taken while a chunk's logits are at hand.  The vocabulary may be
+divided among shards; they then put the softmax together from each one's maximum, sum and share of the gradient.
 """
 
 from __future__ import annotations
 
 import torch
 
+from tttdd.workers.parallel import ALONE, Group
+
 # Tensor names: N trained tokens, C rows of a chunk, D hidden size, V vocabulary.
 
 
 def chunked_logprobs(
-    hidden_ND: torch.Tensor, weight_VD: torch.Tensor, targets_N: torch.Tensor, chunk: int
+    hidden_ND: torch.Tensor, weight_VD: torch.Tensor, targets_N: torch.Tensor, chunk: int, shards: Group = ALONE
 ) -> torch.Tensor:
-    """Log-probs [N], float32, of `targets_N` under softmax(hidden @ weight.T); the weight gets no gradient."""
-    return _ChunkedLogprobs.apply(hidden_ND, weight_VD, targets_N, chunk)
+    """Log-probs [N], float32, of `targets_N` under softmax(hidden @ weight.T); the weight gets no gradient.
+
+    Each of `shards` holds its equal part of the weight's rows, and all of the rest; all get the same result.
+    """
+    return _ChunkedLogprobs.apply(hidden_ND, weight_VD, targets_N, chunk, shards)
 
 
 class _ChunkedLogprobs(torch.autograd.Function):
     """d logp / d hidden = weight[target] - softmax @ weight: one row of D numbers a token is all that is kept."""
 
     @staticmethod
-    def forward(ctx, hidden_ND, weight_VD, targets_N, chunk):
+    def forward(ctx, hidden_ND, weight_VD, targets_N, chunk, shards):
         parts = zip(hidden_ND.split(chunk), targets_N.split(chunk), strict=True)
-        results = [_chunk(hidden, weight_VD, targets, ctx.needs_input_grad[0]) for hidden, targets in parts]
+        results = [_chunk(hidden, weight_VD, targets, ctx.needs_input_grad[0], shards) for hidden, targets in parts]
         ctx.save_for_backward(*(slope for _, slope in results if slope is not None))
         return torch.cat([logprobs for logprobs, _ in results])
 
     @staticmethod
     def backward(ctx, grad_N):
         slope_ND = torch.cat(ctx.saved_tensors)
-        return (slope_ND * grad_N[:, None]).to(slope_ND.dtype), None, None, None
+        return (slope_ND * grad_N[:, None]).to(slope_ND.dtype), None, None, None, None
 
 
 def _chunk(
-    hidden_CD: torch.Tensor, weight_VD: torch.Tensor, targets_C: torch.Tensor, slope: bool
+    hidden_CD: torch.Tensor, weight_VD: torch.Tensor, targets_C: torch.Tensor, slope: bool, shards: Group
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
     """Log-probs of one chunk and, when asked for, their derivative by the hidden rows."""
+    rows_C, ours_C = _own_rows(targets_C, len(weight_VD), shards)
     logits_CV = torch.nn.functional.linear(hidden_CD, weight_VD).float()
-    chosen_C = logits_CV.gather(1, targets_C[:, None])[:, 0]
-    top_C = logits_CV.amax(1)
+    chosen_C = logits_CV.gather(1, rows_C[:, None])[:, 0] * ours_C
+    top_C = shards.largest(logits_CV.amax(1))
     exp_CV = logits_CV.sub_(top_C[:, None]).exp_()  # in place: the logits are the largest tensor there is
-    total_C = exp_CV.sum(1)
+    chosen_C, total_C = shards.sum(torch.stack([chosen_C, exp_CV.sum(1)]))
     logprobs_C = chosen_C - top_C - total_C.log()
     if not slope:
         return logprobs_C, None
     softmax_CV = exp_CV.div_(total_C[:, None]).to(weight_VD.dtype)
-    return logprobs_C, weight_VD[targets_C] - softmax_CV @ weight_VD
+    return logprobs_C, shards.sum(weight_VD[rows_C] * ours_C[:, None] - softmax_CV @ weight_VD)
 
 
-def token_mean(bins: list[torch.Tensor]) -> float:
-    """Mean over the trained tokens of all bins; 0 without any."""
-    count = sum(values_N.numel() for values_N in bins)
-    return torch.cat(bins).mean().item() if count else 0.0
+def _own_rows(targets_C: torch.Tensor, rows: int, shards: Group) -> tuple[torch.Tensor, torch.Tensor]:
+    """Row of each target among this shard's `rows`, and whether it is there at all."""
+    places_C = targets_C - shards.index * rows
+    ours_C = (places_C >= 0) & (places_C < rows)
+    return places_C.clamp(0, rows - 1), ours_C
 
 
 def policy_loss(

@@ -77,6 +77,18 @@ def first_fit(sizes: list[int], capacity: int) -> list[list[int]]:
     return bins
 
 
+def deal(groups: list[Group], bins: list[Bin], hands: int) -> list[list[Bin]]:
+    """Every bin to one of `hands`, the largest first to the one with the fewest tokens; in their old order there."""
+    sizes = [sum(_block(groups[part.group], part).tokens for part in parts) for parts in bins]
+    dealt: list[list[int]] = [[] for _ in range(hands)]
+    tokens = [0] * hands
+    for index in sorted(range(len(bins)), key=lambda index: -sizes[index]):
+        hand = tokens.index(min(tokens))
+        dealt[hand].append(index)
+        tokens[hand] += sizes[index]
+    return [[bins[index] for index in sorted(chosen)] for chosen in dealt]
+
+
 def lay_out(groups: list[Group], parts: Bin) -> Layout:
     """The tensors of one bin."""
     tokens: list[int] = []

@@ -2,12 +2,15 @@
 
     (release N, batch file) -> base log-probs of all bins -> forward and backward bin by bin -> Adam -> release N + 1
 
-Nothing is kept between requests but the frozen base, so a request repeated gives the same release bit for bit.
-Requests: `train` and `score`; events: `ready` once loaded, `progress` {done, total} per bin and pass.
+One process a device, all with the same requests; the first one writes and is listened to.  Nothing is kept between
+requests but the frozen base, so on the CPU a request repeated gives the same release bit for bit.  On CUDA torch is
+asked for deterministic kernels, but attention's backward pass is none: there the same up to its rounding.
+Requests: `train` and `score`; events: `ready` once loaded, `progress` {done, total} per bin and pass, `warning` {text}.
 """
 
 from __future__ import annotations
 
+import gc
 import hashlib
 import logging
 import math
@@ -23,16 +26,18 @@ from torch.utils import deterministic
 from tttdd import wire
 from tttdd.domain import batch as batches
 from tttdd.domain.batch import Batch, Group, Sample, TrainReport
-from tttdd.workers import release
+from tttdd.workers import flops, parallel, release
 from tttdd.workers.lora import Adapters
-from tttdd.workers.loss import policy_loss, token_mean
 from tttdd.workers.model import LanguageModel
-from tttdd.workers.packing import Layout, lay_out, pack
+from tttdd.workers.packing import lay_out, pack
+from tttdd.workers.parallel import OutOfMemory, Seat
+from tttdd.workers.passes import Outcome, Passes
 
 log = logging.getLogger(__name__)
 
 Kind = TypeVar("Kind")
-Progress = Callable[[int, int], None]
+MOMENTS = ("exp_avg", "exp_avg_sq")
+Send = Callable[[wire.Event], None]
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):
@@ -54,6 +59,9 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     threads: int | None = None
     """Threads of the CPU kernels; default: torch's own choice."""
     devices: tuple[int, ...] = ()
+    """One for each process; without any they compute on the CPU."""
+    tensor_parallel: int = 1
+    seat: Seat = Seat()
 
 
 class TrainRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -78,25 +86,28 @@ class Trainer:
         self._options = options
         if options.threads is not None:
             torch.set_num_threads(options.threads)
-        torch.use_deterministic_algorithms(True)
-        # Filling costs time.  torch gives its module the property in a way that types cannot see.
-        deterministic.fill_uninitialized_memory = False  # pyright: ignore[reportAttributeAccessIssue]
-        device = torch.device("cuda", options.devices[0]) if _has_gpu(options) else torch.device("cpu")
-        self._model = LanguageModel(Path(options.model_path), getattr(torch, options.dtype), device)
-        self._model.recompute = options.recompute
-        self._lora = Adapters(self._model, options.rank, options.alpha, options.targets)
+        self._parallel = parallel.start(options.seat, options.tensor_parallel, options.devices)
+        _compute_alike(self._parallel.device)
+        dtype = getattr(torch, options.dtype)
+        model = LanguageModel(Path(options.model_path), dtype, self._parallel)
+        model.recompute = options.recompute
+        self._lora = Adapters(model, options.rank, options.alpha, options.targets)
+        self._passes = Passes(model, self._lora, chunk=options.logprob_chunk, kl_coef=options.kl_coef)
+        self._peak = flops.peak(self._parallel.device, dtype)
+        self._limit = options.max_tokens_per_gpu
+        """Bound of the bins; halved once when memory runs out, for as long as the process lives."""
 
-    def train(self, request: TrainRequest, progress: Progress) -> TrainReport:
-        """Raises ValueError for a batch, release or target that do not belong together, OSError from the files."""
+    def train(self, request: TrainRequest, send: Send) -> TrainReport:
+        """Raises ValueError for a batch, release or target that do not belong together, or that does not fit into
+        memory; OSError from the files.
+        """
         sha256 = hashlib.sha256(request.batch.read_bytes()).hexdigest()
         if request.target.exists():
             return _report_of(request, sha256)
-        release.remove_leftovers(request.target.parent)
         batch = batches.read(request.batch)
         if batch.release != request.release:
             raise ValueError(f"the batch was sampled under release {batch.release}, not {request.release}")
-        optimizer = self._restore(request.release_path)
-        report = self._step(batch, optimizer, progress)
+        optimizer, report = self._step(batch, request.release_path, send)
         record = release.Record(
             number=request.target_number,
             parent=request.release,
@@ -104,9 +115,7 @@ class Trainer:
             seed=self._options.seed,
             report=report,
         )
-        started = time.monotonic()
-        release.write(request.target, record, self._contents(optimizer))
-        log.info("wrote release %d in %.2f s", request.target_number, time.monotonic() - started)
+        self._write(request.target, record, optimizer)
         return report
 
     def score(self, request: ScoreRequest) -> list[float]:
@@ -119,10 +128,10 @@ class Trainer:
         (parts,) = pack(groups, self._options.max_tokens_per_gpu)
         layout = lay_out(groups, parts)
         if request.release_path is None:
-            return self._base_logprobs(layout).tolist()
+            return self._passes.base_logprobs(layout).tolist()
         self._restore(request.release_path)
         with torch.no_grad():
-            return self._logprobs(layout).tolist()
+            return self._passes.logprobs(layout).tolist()
 
     def _restore(self, path: Path | None) -> torch.optim.Adam:
         """Put a release's weights into the model; returns Adam with the release's state."""
@@ -135,10 +144,8 @@ class Trainer:
         contents = release.read(path)
         self._lora.load(contents.adapter_config, contents.adapter)
         for name, weight in weights.items():
-            optimizer.state[weight] = {
-                "step": contents.optimizer["step"].clone(),
-                "exp_avg": contents.optimizer[f"{name}.exp_avg"].to(weight.device),
-                "exp_avg_sq": contents.optimizer[f"{name}.exp_avg_sq"].to(weight.device),
+            optimizer.state[weight] = {"step": contents.optimizer["step"].clone()} | {
+                part: self._lora.cut(name, contents.optimizer[f"{name}.{part}"]).clone() for part in MOMENTS
             }
         return optimizer
 
@@ -146,73 +153,86 @@ class Trainer:
         state: dict[str, torch.Tensor] = {}
         for name, weight in self._lora.weights.items():
             state["step"] = optimizer.state[weight]["step"]
-            state |= {f"{name}.{part}": optimizer.state[weight][part].cpu() for part in ("exp_avg", "exp_avg_sq")}
+            state |= {f"{name}.{part}": self._lora.whole(name, optimizer.state[weight][part]) for part in MOMENTS}
         return release.Contents(adapter_config=self._lora.config, adapter=self._lora.tensors(), optimizer=state)
 
-    def _step(self, batch: Batch, optimizer: torch.optim.Adam, progress: Progress) -> TrainReport:
-        """One Adam step on the whole batch."""
+    def _step(self, batch: Batch, path: Path | None, send: Send) -> tuple[torch.optim.Adam, TrainReport]:
+        """One Adam step on the whole batch; done again in half the bins if memory runs out, but once only."""
+        while True:
+            try:
+                return self._attempt(batch, path, send)
+            except OutOfMemory as error:
+                shortage = str(error)
+            self._halve(shortage, send)
+
+    def _attempt(self, batch: Batch, path: Path | None, send: Send) -> tuple[torch.optim.Adam, TrainReport]:
+        """Raises OutOfMemory; then nothing is changed that the next attempt would not set."""
         started = time.monotonic()
-        layouts = [lay_out(batch.groups, parts) for parts in pack(batch.groups, self._options.max_tokens_per_gpu)]
-        diffs = []
-        for done, layout in enumerate(layouts, 1):
-            diffs.append(layout.logq_N - self._base_logprobs(layout).double())
-            progress(done, 2 * len(layouts))
-        based = time.monotonic()
+        optimizer = self._restore(path)
         optimizer.zero_grad()
-        logps, loss = [], 0.0
-        for done, (layout, diff_N) in enumerate(zip(layouts, diffs, strict=True), 1 + len(layouts)):
-            logp_N = self._logprobs(layout)
-            loss += self._backward(layout, logp_N, diff_N, token_mean(diffs), batch.rollouts_total)
-            logps.append(logp_N.detach().cpu().double())
-            progress(done, 2 * len(layouts))
-        trained = time.monotonic()
-        grad_norm = self._apply(optimizer)
+        outcome = self._passes.run(
+            batch, self._limit, lambda done, total: send(wire.Event("progress", {"done": done, "total": total}))
+        )
+        passed = time.monotonic()
+        grad_norm = self._passes.gradient_norm()
+        if not math.isfinite(grad_norm):  # the release would be of no use, and be there for good
+            raise ValueError(f"the batch's gradient has the norm {grad_norm}: no release was written")
+        self._parallel.within_memory(optimizer.step)
+        optimizer.zero_grad()
         ended = time.monotonic()
         log.info(
             "%d bins: base %.2f s, forward and backward %.2f s, Adam %.2f s",
-            len(layouts),
-            based - started,
-            trained - based,
-            ended - trained,
+            outcome.bins,
+            outcome.base_seconds,
+            outcome.grad_seconds,
+            ended - passed,
         )
-        return _summary(batch, layouts, diffs, logps, loss=loss, grad_norm=grad_norm, seconds=ended - started)
+        return optimizer, self._report(batch, outcome, grad_norm, ended - started)
 
-    def _backward(
-        self, layout: Layout, logp_N: torch.Tensor, diff_N: torch.Tensor, mean: float, rollouts_total: int
-    ) -> float:
-        """Add a bin's gradient; returns its share of the loss."""
-        loss = policy_loss(
-            logp_N.cpu(),
-            layout.logq_N,
-            diff_N,
-            layout.advantage_N,
-            mean=mean,
-            kl_coef=self._options.kl_coef,
-            rollouts_total=rollouts_total,
+    def _halve(self, shortage: str, send: Send) -> None:
+        """Raises ValueError when the bins have been halved before."""
+        self._lora.forget_gradients()
+        gc.collect()
+        _give_back(self._parallel.device)
+        whole, half = self._options.max_tokens_per_gpu, self._options.max_tokens_per_gpu // 2
+        if self._limit < whole:
+            raise ValueError(f"out of memory in bins of {half} tokens, as before in bins of {whole}: {shortage}")
+        self._limit = half
+        text = f"out of memory in bins of {whole} tokens; the step is done again in bins of {half}: {shortage}"
+        log.warning("%s", text)
+        send(wire.Event("warning", {"text": text}))
+
+    def _report(self, batch: Batch, outcome: Outcome, grad_norm: float, seconds: float) -> TrainReport:
+        sampled = sum(len(sample.token_ids) for group in batch.groups for sample in group.samples)
+        sums, most = outcome.sums, _peak_bytes(self._parallel.device)
+        return TrainReport(
+            loss=sums.loss,
+            ratio_mean=outcome.mean(sums.ratio),
+            sampler_trainer_gap=outcome.mean(sums.gap),
+            kl_base=outcome.diff_mean,
+            grad_norm=grad_norm,
+            tokens=sampled + sum(len(group.prompt_ids) for group in batch.groups),
+            seconds=seconds,
+            mfu=None if self._peak is None else sums.useful / seconds / (self._peak * self._parallel.count),
+            base_seconds=outcome.base_seconds,
+            grad_seconds=outcome.grad_seconds,
+            max_tokens_per_gpu=self._limit,
+            peak_bytes=None if most is None else self._parallel.largest(most),
         )
-        loss.backward()
-        return loss.item()
 
-    def _apply(self, optimizer: torch.optim.Adam) -> float:
-        """Step; returns the gradient's norm.  A batch without a trained token has the gradient zero.
+    def _write(self, target: Path, record: release.Record, optimizer: torch.optim.Adam) -> None:
+        """The release, by the first process; it is there when any of them goes on."""
+        started = time.monotonic()
+        contents = self._contents(optimizer) if self._parallel.replicas.index == 0 else None
 
-        Raises ValueError for a gradient that is not finite: the release would be of no use, and be there for good.
-        """
-        squares = 0.0
-        for weight in self._lora.weights.values():
-            weight.grad = torch.zeros_like(weight) if weight.grad is None else weight.grad
-            squares += weight.grad.double().square().sum().item()
-        if not math.isfinite(squares):
-            raise ValueError(f"the batch's gradient has the norm {squares**0.5}: no release was written")
-        optimizer.step()
-        return squares**0.5
+        def write() -> None:
+            assert contents is not None
+            release.remove_leftovers(target.parent)
+            release.write(target, record, contents)
 
-    def _base_logprobs(self, layout: Layout) -> torch.Tensor:
-        with torch.no_grad(), self._lora.switched_off():
-            return self._logprobs(layout).cpu()
-
-    def _logprobs(self, layout: Layout) -> torch.Tensor:
-        return self._model.logprobs(layout, self._options.logprob_chunk)
+        self._parallel.by_the_first(write)
+        _give_back(self._parallel.device)
+        log.info("wrote release %d in %.2f s", record.number, time.monotonic() - started)
 
 
 def main(line: wire.Line, options: dict[str, Any]) -> None:
@@ -220,6 +240,7 @@ def main(line: wire.Line, options: dict[str, Any]) -> None:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     logging.getLogger("megatron").setLevel(logging.WARNING)
     trainer = Trainer(msgspec.convert(options, Options))
+    log.info("loaded %s", options["model_path"])
     line.send(wire.Event("ready"))
     while True:
         message = line.receive()
@@ -230,13 +251,10 @@ def main(line: wire.Line, options: dict[str, Any]) -> None:
 def _answer(trainer: Trainer, line: wire.Line, request: wire.Request) -> wire.Reply:
     """The reply.  What a request can bring about by itself becomes an error reply; any other exception ends us."""
 
-    def progress(done: int, total: int) -> None:
-        line.send(wire.Event("progress", {"done": done, "total": total}))
-
     try:
         match request.method:
             case "train":
-                report = trainer.train(_typed(request, TrainRequest), progress)
+                report = trainer.train(_typed(request, TrainRequest), line.send)
                 return wire.Reply(request.id, msgspec.structs.asdict(report))
             case "score":
                 return wire.Reply(request.id, trainer.score(_typed(request, ScoreRequest)))
@@ -254,8 +272,26 @@ def _typed(request: wire.Request, kind: type[Kind]) -> Kind:
     return msgspec.convert(request.params, kind, dec_hook=lambda wanted, value: wanted(value))
 
 
-def _has_gpu(options: Options) -> bool:
-    return bool(options.devices) and torch.cuda.is_available()
+def _compute_alike(device: torch.device) -> None:
+    """The same numbers in every run, as far as the kernels can: on CUDA the others only warn."""
+    torch.use_deterministic_algorithms(True, warn_only=device.type == "cuda")
+    # Filling costs time.  torch gives its module the property in a way that types cannot see.
+    deterministic.fill_uninitialized_memory = False  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def _give_back(device: torch.device) -> None:
+    """Free what torch only keeps for later: an engine on the same device may need it."""
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
+
+
+def _peak_bytes(device: torch.device) -> int | None:
+    """Most memory in use since the last call."""
+    if device.type != "cuda":
+        return None
+    most = torch.cuda.max_memory_allocated(device)
+    torch.cuda.reset_peak_memory_stats(device)
+    return most
 
 
 def _report_of(request: TrainRequest, sha256: str) -> TrainReport:
@@ -267,26 +303,3 @@ def _report_of(request: TrainRequest, sha256: str) -> TrainReport:
             f"{record.batch_sha256[:12]}, not from release {request.release} and batch {sha256[:12]}"
         )
     return record.report
-
-
-def _summary(
-    batch: Batch,
-    layouts: list[Layout],
-    diffs: list[torch.Tensor],
-    logps: list[torch.Tensor],
-    *,
-    loss: float,
-    grad_norm: float,
-    seconds: float,
-) -> TrainReport:
-    gaps = [layout.logq_N - logp_N for layout, logp_N in zip(layouts, logps, strict=True)]
-    sampled = sum(len(sample.token_ids) for group in batch.groups for sample in group.samples)
-    return TrainReport(
-        loss=loss,
-        ratio_mean=token_mean([(-gap_N).exp() for gap_N in gaps]),
-        sampler_trainer_gap=token_mean(gaps),
-        kl_base=token_mean(diffs),
-        grad_norm=grad_norm,
-        tokens=sampled + sum(len(group.prompt_ids) for group in batch.groups),
-        seconds=seconds,
-    )

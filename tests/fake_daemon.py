@@ -133,6 +133,7 @@ class FakeBoard:
 
     def __init__(self, runner: FakeRunner) -> None:
         self._runner, self._version = runner, 0
+        self.gpus: list[protocol.GpuInfo] = []
         self._changed = anyio.Event()
 
     def touch(self) -> None:
@@ -153,6 +154,7 @@ class FakeBoard:
             judges=protocol.JudgesInfo(level="process", parallel=2),
             runs=runs,
             current=protocol.Current(run=runs[0], phase=phase, cells=[["valid", "waiting", "best"]]) if runs else None,
+            gpus=self.gpus,
             log=[f"version {self._version}"],
         )
 

@@ -8,9 +8,12 @@ from collections import Counter
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import anyio
 import msgspec
+import pynvml  # pyright: ignore[reportMissingTypeStubs]
 
 from judges.verdict import Verdict
 from tttdd.domain import batch as batches
@@ -240,3 +243,47 @@ class FakeWorkshop:
             with anyio.CancelScope(shield=True):
                 await self.end.wait()
             self.live.remove(plan.name)
+
+
+class FakeNvml:
+    """pynvml with `devices`: {total, used, load?, processes?: {pid: bytes}} each.  `broken`: functions that raise."""
+
+    def __init__(self, *devices: dict[str, Any], broken: frozenset[str] | set[str] = frozenset()) -> None:
+        self.devices, self.broken = list(devices), broken
+        self.open = 0
+
+    def _may(self, name: str) -> None:
+        if name in self.broken:
+            raise pynvml.NVMLError(pynvml.NVML_ERROR_UNKNOWN)
+
+    def nvmlInit(self) -> None:
+        self._may("nvmlInit")
+        self.open += 1
+
+    def nvmlShutdown(self) -> None:
+        self._may("nvmlShutdown")
+        self.open -= 1
+
+    def nvmlDeviceGetCount(self) -> int:
+        self._may("nvmlDeviceGetCount")
+        return len(self.devices)
+
+    def nvmlDeviceGetHandleByIndex(self, index: int) -> dict[str, Any]:
+        assert self.open
+        self._may(f"nvmlDeviceGetHandleByIndex {index}")
+        return self.devices[index]
+
+    def nvmlDeviceGetName(self, handle: dict[str, Any]) -> str:
+        return "NVIDIA H200"
+
+    def nvmlDeviceGetMemoryInfo(self, handle: dict[str, Any]) -> SimpleNamespace:
+        self._may("nvmlDeviceGetMemoryInfo")
+        return SimpleNamespace(total=handle["total"], used=handle["used"])
+
+    def nvmlDeviceGetUtilizationRates(self, handle: dict[str, Any]) -> SimpleNamespace:
+        self._may("nvmlDeviceGetUtilizationRates")
+        return SimpleNamespace(gpu=handle.get("load", 0))
+
+    def nvmlDeviceGetComputeRunningProcesses(self, handle: dict[str, Any]) -> list[SimpleNamespace]:
+        self._may("nvmlDeviceGetComputeRunningProcesses")
+        return [SimpleNamespace(pid=pid, usedGpuMemory=held) for pid, held in handle.get("processes", {}).items()]

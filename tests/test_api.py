@@ -25,6 +25,8 @@ from schemathesis.checks import load_all_checks
 from schemathesis.specs.openapi.checks import positive_data_acceptance
 from starlette.requests import empty_receive
 
+from tests.fakes import FakeNvml
+from tttdd import gpus
 from tttdd.api import app, peer, server
 from tttdd.api.peer import Peer
 
@@ -63,9 +65,19 @@ def test_health_tells_the_version(served: Served) -> None:
     assert ask(served, "GET", "/v1/health") == (200, {"status": "ok", "version": app.__version__})
 
 
-@pytest.mark.parametrize("path", ["/v1/status", "/v1/tasks", "/v1/runs", "/v1/runs/first", "/v1/runs/first/steps"])
+@pytest.mark.parametrize(
+    "path", ["/v1/status", "/v1/tasks", "/v1/gpus", "/v1/runs", "/v1/runs/first", "/v1/runs/first/steps"]
+)
 def test_reading_paths_answer(served: Served, path: str) -> None:
     assert ask(served, "GET", path)[0] == 200
+
+
+def test_the_devices_are_read_anew(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    fake = FakeNvml({"total": 9, "used": 5})
+    monkeypatch.setattr(gpus, "nvml", fake)
+    fake.devices[0]["used"] = 7
+    status, (device,) = ask(served, "GET", "/v1/gpus")
+    assert (status, device["memory_used"], device["load"], device["processes"]) == (200, 7, 0.0, [])
 
 
 def test_the_socket_is_for_its_group_alone(served: Served) -> None:

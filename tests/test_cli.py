@@ -20,12 +20,13 @@ import msgspec
 import pytest
 from fake_daemon import Served, serving
 
+from tests.fakes import FakeNvml
 from tttctl.__main__ import run as tttctl
 from tttctl.client import Client
 from tttctl.render import clean
 from tttctl.verbs import demo
 from tttctl.verbs.watch import Meter
-from tttdd import config, protocol
+from tttdd import config, gpus, protocol
 
 TASK = "erdos_min_overlap"
 
@@ -221,7 +222,19 @@ def test_start_up_imports_nothing_slow(tmp_path: Path) -> None:
     program = "import sys; from tttctl.__main__ import run; run(sys.argv[1:]); print(*sys.modules)"
     command = [sys.executable, "-c", program, "status", "--socket", str(tmp_path / "none")]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
-    slow = {"httpx", "rich", "numpy", "torch", "textual", "litestar", "anyio", "asyncio", "http.client", "uvicorn"}
+    slow = {
+        "httpx",
+        "rich",
+        "numpy",
+        "torch",
+        "textual",
+        "litestar",
+        "anyio",
+        "asyncio",
+        "http.client",
+        "uvicorn",
+        "pynvml",
+    }
     slow |= {"shutil", "inspect", "typing_extensions"}
     loaded = set(done.stdout.split())
     assert "tttctl.verbs.runs" in loaded
@@ -243,6 +256,30 @@ def test_config_check_names_file_line_and_nearest_key(tmp_path: Path, capsys: py
     assert tttctl(["config", "check", "--file", str(file)]) == 2
     assert f"{file}:4: unknown key 'grid.rollout'; did you mean 'rollouts'?" in capsys.readouterr().err
     assert tttctl(["config", "check", "--file", str(config.shipped("tttdd.cpu.toml"))]) == 0
+
+
+def test_config_check_refuses_a_device_that_is_not_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(gpus, "nvml", FakeNvml({"total": 9, "used": 5}))
+    file = tmp_path / "t.toml"
+    file.write_text('[model]\npath = "/m"\n[engine]\ndevices = [0, 3]\n')
+    assert tttctl(["config", "check", "--file", str(file)]) == 2
+    said = f"{file}:4: engine.devices: there is no GPU 3; this machine has 1 (0)"
+    assert said in capsys.readouterr().err
+    assert tttctl(["config", "show", "--file", str(file)]) == 0
+
+
+def test_status_shows_a_line_for_every_device(served: Served, capsys: pytest.CaptureFixture[str]) -> None:
+    held = [protocol.GpuProcess(pid=7, memory=2**30, owner=owner) for owner in ("trainer", "engine", "engine")]
+    one = protocol.GpuInfo(
+        index=0, name="H200", memory_total=140 << 30, memory_used=91 << 30, load=0.93, processes=held
+    )
+    served.board.gpus = [one, msgspec.structs.replace(one, index=1, load=None, processes=[])]
+    text = out(capsys, "status")
+    assert "GPU 0: H200, 91.0 of 140.0 GiB, load 93%, engine, trainer\n" in text
+    assert "GPU 1: H200, 91.0 of 140.0 GiB, load -, no process\n" in text
+    assert answer(capsys, "status")["gpus"][0]["processes"][0] == {"pid": 7, "memory": 2**30, "owner": "trainer"}
 
 
 def test_doctor_finds_the_daemon_and_the_packages(served: Served, capsys: pytest.CaptureFixture[str]) -> None:

@@ -56,6 +56,10 @@ def test_the_reference_configuration_is_the_papers() -> None:
         ("", ":1: configuration: Object missing required field `model`"),
         (MODEL + '[trainer]\ntargets = ["q_proj", "w"]\n', ":4: trainer.targets: unknown w"),
         (MODEL + '[engine]\nbackend = "torch"\n', ":1: model.dtype: bfloat16"),
+        (MODEL + "[engine]\ndevices = []\n", ":4: engine.devices: none is named"),
+        (MODEL + "[engine]\ndevices = [1, 0, 1]\n", ":4: engine.devices: GPU 1 is named 2 times"),
+        (MODEL + "[trainer]\ndevices = [-1]\n", ":4: trainer.devices: -1 is no GPU"),
+        (MODEL + "[trainer]\ndevices = [0]\ntensor_parallel = 2\n", ":5: trainer.tensor_parallel: 2 does not divide"),
         ("[model\n", ": not valid TOML: "),
     ],
 )

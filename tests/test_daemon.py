@@ -7,17 +7,20 @@ from pathlib import Path
 
 import pytest
 
-from tttdd import config, daemon
+from tests.fakes import FakeNvml
+from tttdd import config, daemon, gpus
 
 
-def refusal(folder: Path, *, engine: str = "torch", tasks: str = "", **paths: str) -> str:
+def refusal(
+    folder: Path, *, engine: str = "torch", tasks: str = "", devices: tuple[int, ...] = (), **paths: str
+) -> str:
     settings = config.Config(
         daemon=config.Daemon(
             socket=paths.get("socket", str(folder / "s")), state_dir=paths.get("state_dir", str(folder)), group=""
         ),
         model=config.Model(path="m", dtype="float32"),
         engine=config.Engine(backend="sglang" if engine == "sglang" else "torch"),
-        trainer=config.Trainer(devices=()),
+        trainer=config.Trainer(devices=devices),
         tasks=config.Tasks(path=(tasks,) if tasks else ()),
     )
     with pytest.raises(daemon.CannotStart) as caught:
@@ -52,6 +55,14 @@ def test_a_state_dir_in_use_is_refused(tmp_path: Path) -> None:
 
 def test_a_directory_of_tasks_that_is_not_there_is_refused(tmp_path: Path) -> None:
     assert refusal(tmp_path, tasks="/nowhere").endswith("tasks.path: /nowhere is no directory")
+
+
+def test_a_device_that_is_not_there_is_refused_by_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "tttdd.toml").write_text("[trainer]\ndevices = [1]\n")
+    monkeypatch.setattr(gpus, "nvml", FakeNvml({"total": 9, "used": 5}))
+    assert refusal(tmp_path, devices=(1,)) == (
+        f"{tmp_path}/tttdd.toml:2: trainer.devices: there is no GPU 1; this machine has 1 (0)"
+    )
 
 
 def test_an_engine_of_a_later_version_is_refused(tmp_path: Path) -> None:

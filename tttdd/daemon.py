@@ -17,6 +17,7 @@ from pathlib import Path
 import anyio
 
 from tttdd import gpus, notify
+from tttdd.adapters import sglang_server
 from tttdd.adapters.catalog import JudgeCatalog
 from tttdd.adapters.judge_pool import JudgePool
 from tttdd.adapters.store import SqliteStore, StoreError
@@ -60,11 +61,11 @@ def run(config: Config, path: Path) -> None:
 
 def _check(config: Config, path: Path) -> None:
     """What a configuration may say, but this version or this machine cannot do."""
-    if config.engine.backend != "torch":
-        raise CannotStart(
-            f'{path}: engine.backend = "{config.engine.backend}" is not in this version yet; set "torch", the embedded '
-            "engine (etc/tttdd.cpu.toml is such a configuration)"
-        )
+    if config.engine.backend == "sglang":
+        try:
+            sglang_server.check(config.engine.arguments)
+        except sglang_server.Unsupported as error:
+            raise CannotStart(f'{place(path, "engine.backend")}: engine.backend = "sglang": {error}') from None
     for folder in config.tasks.path:
         if not Path(folder).is_dir():
             raise CannotStart(f"{path}: tasks.path: {folder} is no directory")
@@ -84,11 +85,11 @@ async def _serve(config: Config, path: Path, state_dir: Path, sock: socket.socke
             tasks.start_soon(_until_signal, tasks.cancel_scope)
             tasks.start_soon(notify.watchdog)
             tasks.start_soon(runner.work)
-            tasks.start_soon(_gauge, board)
+            tasks.start_soon(gauge, board)
             await server.serve(sock, app.build(runner, board, group=config.daemon.group), ready=_ready)
 
 
-async def _gauge(board: Board) -> None:
+async def gauge(board: Board) -> None:
     """Keep the devices' newest reading on the board, told when a person would see a difference.  Ends without devices.
 
     NVML stays open meanwhile: starting it anew would cost more than reading does.

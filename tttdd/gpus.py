@@ -117,18 +117,21 @@ def _processes(handle: Any) -> list[GpuProcess]:
 def owner(pid: int) -> str:
     """Whose process that is.  A worker of ours leads its session, so all that it starts is its own."""
     try:
-        return _worker(os.getsid(pid)) or Path(f"/proc/{pid}/comm").read_text(errors="replace").strip()
+        return _leader(os.getsid(pid)) or Path(f"/proc/{pid}/comm").read_text(errors="replace").strip()
     except OSError:
         return "unknown"
 
 
-def _worker(leader: int) -> str | None:
-    """engine or trainer, when a session is led by `python -m tttdd.workers tttdd.workers.MODULE ...`."""
+def _leader(pid: int) -> str | None:
     try:
-        words = Path(f"/proc/{leader}/cmdline").read_bytes().decode(errors="replace").split("\0")
+        return worker(Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace"))
     except OSError:
-        return None  # led by a process that has ended
-    module = next((word for word in words if word.startswith("tttdd.workers.")), "")
+        return None  # a session led by a process that has ended
+
+
+def worker(command: str) -> str | None:
+    """engine or trainer, when it is `python -m tttdd.workers tttdd.workers.MODULE ...`, divided by NULs."""
+    module = next((word for word in command.split("\0") if word.startswith("tttdd.workers.")), "")
     return WORKERS.get(module.split(".")[2]) if module else None
 
 

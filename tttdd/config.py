@@ -62,6 +62,8 @@ class Engine(Table, frozen=True):
     """Weights and KV cache as a share of what is free on a device; default: planned (tttdd.memory)."""
     max_running_requests: Positive | None = None
     """Rollouts that one engine decodes at once; default: planned."""
+    arguments: dict[str, str | int | float | bool] = {}
+    """More of SGLang's ServerArgs, by name, for instance attention_backend."""
 
 
 class Trainer(Table, frozen=True):

@@ -13,7 +13,7 @@ from __future__ import annotations
 import os
 import shutil
 import uuid
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
 from contextlib import AsyncExitStack
 from pathlib import Path
 from types import TracebackType
@@ -56,7 +56,7 @@ class SglangEngine:
     ) -> None:
         self._folder, self._settings = folder, settings
         self._servers = [
-            Server(model, device, logs / f"engine-{device}.log", settings, command) for device in settings.devices
+            Server(model, place, logs / f"engine-{place.device}.log", settings, command) for place in settings.places
         ]
         self._loads: dict[int, str] = {}
         self._known: dict[int, set[Server]] = {}
@@ -188,7 +188,7 @@ class SglangEngine:
             await self._each(lambda server: server.post("/resume_memory_occupation", {"tags": ["kv_cache"]}))
             self._resting = False
 
-    async def _each(self, work: Callable[[Server], Awaitable[object]]) -> None:
+    async def _each(self, work: Callable[[Server], Coroutine[Any, Any, object]]) -> None:
         """On every server at once."""
         async with anyio.create_task_group() as tasks:
             for server in self._servers:

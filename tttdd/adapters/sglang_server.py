@@ -8,6 +8,7 @@ A request to a server that is gone raises WorkerDied with its last words, one th
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable
 from importlib import metadata
 from pathlib import Path
 from types import TracebackType
@@ -25,35 +26,65 @@ VERSIONS = ((0, 5, 15), (0, 5, 18))
 COMMAND = (sys.executable, "-P", "-m", "tttdd.workers.sglang_server")
 START_SECONDS = 1800.0
 """To the first generated token: reading weights, compiling kernels, capturing graphs."""
+OURS = frozenset(
+    {
+        "model_path",
+        "host",
+        "port",
+        "api_key",
+        "context_length",
+        "dtype",
+        "mem_fraction_static",
+        "max_running_requests",
+        "enable_lora",
+        "max_lora_rank",
+        "lora_target_modules",
+        "max_loras_per_batch",
+        "max_loaded_loras",
+        "enable_memory_saver",
+        "skip_server_warmup",
+        "random_seed",
+    }
+)
+"""ServerArgs that are set from the rest of the configuration."""
 JSON = {"Content-Type": "application/json"}
 
 
 class Unsupported(RuntimeError):
-    """SGLang is missing, or of a version that this adapter does not know.  The message says what to install."""
+    """SGLang cannot be started as configured: missing, of a version not known here, or told what is not to be told."""
+
+
+class Place(msgspec.Struct, frozen=True):
+    """Where a server runs and what it may take there."""
+
+    device: int
+    mem_fraction: float
+    """Weights and KV cache, of the memory that is free as the server starts."""
+    max_running_requests: int
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """How the servers are started, apart from the model."""
 
-    devices: tuple[int, ...]
+    places: tuple[Place, ...]
     """One server each."""
     context_length: int
+    dtype: str
     thinking: bool
     """For the chat template."""
     rank: int
     targets: tuple[str, ...]
-    mem_fraction: float
-    """Weights and KV cache, of the memory that is free as the server starts."""
-    max_running_requests: int
     release_kv: bool
     """Whether the KV cache's memory is given back while the trainer works."""
     seed: int
     arguments: dict[str, str | int | float | bool] = {}
-    """More of SGLang's ServerArgs, by name."""
+    """More of SGLang's ServerArgs, by name; none of OURS."""
 
 
-def check_installed() -> None:
-    """Raises Unsupported."""
+def check(arguments: Iterable[str]) -> None:
+    """Raises Unsupported, also for `arguments` that are set here."""
+    if taken := sorted(OURS & set(arguments)):
+        raise Unsupported(f"engine.arguments: tttdd sets {', '.join(taken)} itself; leave it out")
     wanted = f"sglang>={_dotted(VERSIONS[0])},<{_dotted(VERSIONS[1])}"
     try:
         found = metadata.version("sglang")
@@ -67,8 +98,8 @@ def check_installed() -> None:
 class Server:
     """`async with` starts the process; `connect` waits until it generates."""
 
-    def __init__(self, model: Path, device: int, log: Path, settings: Settings, command: tuple[str, ...]) -> None:
-        self.worker = Worker("tttdd.workers.serve", _options(model, device, settings, command), log)
+    def __init__(self, model: Path, place: Place, log: Path, settings: Settings, command: tuple[str, ...]) -> None:
+        self.worker = Worker("tttdd.workers.serve", _options(model, place, settings, command), log)
         self.in_hand = 0
         """Completions that it is at."""
         self.end_ids: list[int] = []
@@ -126,13 +157,14 @@ class Server:
             raise WorkerFailed(f"SGLang refused {path}: {answer.get('error_message') or answer}")
 
 
-def _options(model: Path, device: int, settings: Settings, command: tuple[str, ...]) -> dict[str, Any]:
-    """Of the worker; what is named here is not for `settings.arguments` to change."""
+def _options(model: Path, place: Place, settings: Settings, command: tuple[str, ...]) -> dict[str, Any]:
+    """Of the worker."""
     arguments = {
         "model_path": str(model),
         "context_length": settings.context_length,
-        "mem_fraction_static": settings.mem_fraction,
-        "max_running_requests": settings.max_running_requests,
+        "dtype": settings.dtype,
+        "mem_fraction_static": place.mem_fraction,
+        "max_running_requests": place.max_running_requests,
         "enable_lora": True,
         "max_lora_rank": settings.rank,
         "lora_target_modules": list(settings.targets),
@@ -140,7 +172,7 @@ def _options(model: Path, device: int, settings: Settings, command: tuple[str, .
         "max_loaded_loras": 3,
         "enable_memory_saver": settings.release_kv,
         "skip_server_warmup": True,
-        "random_seed": (settings.seed + device) % 2**31,
+        "random_seed": (settings.seed + place.device) % 2**31,
         "log_level": "warning",
     }
     return {
@@ -148,7 +180,7 @@ def _options(model: Path, device: int, settings: Settings, command: tuple[str, .
         "thinking": settings.thinking,
         "command": command,
         "arguments": settings.arguments | arguments,
-        "environment": {"CUDA_VISIBLE_DEVICES": str(device)},
+        "environment": {"CUDA_VISIBLE_DEVICES": str(place.device)},
     }
 
 

@@ -1,24 +1,35 @@
-"""A run's workers, opened together: sampler, trainer, and the folder they share.
+"""A run's workers, opened together: engine, trainer, and the folder they share.
 
-prepare: the model's files      open: engine and trainer processes -> World; leaving it ends both
+prepare: the model's files      open: memory plan -> engine -> trainer -> World; leaving it ends both
+
+The engine is up before the trainer starts: SGLang sizes its KV cache by what is free on the device.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import AsyncGenerator, Callable
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 
+import anyio.to_thread
 import msgspec
 
+from tttdd import gpus, memory
 from tttdd.adapters import model
 from tttdd.adapters.sampler import EmbeddedEngine
+from tttdd.adapters.sglang import SglangEngine
+from tttdd.adapters.sglang_server import Place, Settings
 from tttdd.adapters.trainer import MegatronTrainer
 from tttdd.config import Config
+from tttdd.errors import Refused
 from tttdd.folder import RunFolder
 from tttdd.gate import Gate
-from tttdd.ports import Judge, ModelFiles, Observer, Store
+from tttdd.memory import CannotFit, MemoryPlan
+from tttdd.ports import Judge, ModelFiles, Observer, RolloutEngine, Store
 from tttdd.step import Plan, World
+
+_log = logging.getLogger("tttdd.workshop")
 
 
 class LocalWorkshop:
@@ -33,10 +44,11 @@ class LocalWorkshop:
         self, plan: Plan, files: ModelFiles, judge: Judge, observer: Observer, gate: Gate
     ) -> AsyncGenerator[World]:
         folder = RunFolder(self._state_dir / "runs" / plan.name)
+        memory_plan = await self._memory_plan(files, plan.groups * plan.rollouts)
         async with (
-            self._engine(files, folder.logs / "engine.log") as engine,
+            self._engine(plan, files, folder, memory_plan) as engine,
             MegatronTrainer(
-                self._trainer_options(plan, files),
+                self._trainer_options(plan, files, memory_plan),
                 folder.logs / "trainer.log",
                 lambda done, total: observer.progress(done / total),
             ) as trainer,
@@ -51,15 +63,46 @@ class LocalWorkshop:
                 folder=folder,
             )
 
-    def _engine(self, files: ModelFiles, log: Path) -> EmbeddedEngine:
-        return EmbeddedEngine(
-            files.path,
-            log,
-            context_length=self._config.engine.context_length,
-            max_new_tokens=self._config.sampling.max_new_tokens,
-        )
+    async def _memory_plan(self, files: ModelFiles, rollouts: int) -> MemoryPlan:
+        try:
+            found = await anyio.to_thread.run_sync(gpus.read)
+            planned = memory.plan_for(self._config, files.path, found, rollouts)
+        except CannotFit as error:
+            raise Refused(str(error)) from None
+        for line in planned.lines():
+            _log.info("%s", line)
+        return planned
 
-    def _trainer_options(self, plan: Plan, files: ModelFiles) -> dict[str, object]:
+    def _engine(
+        self, plan: Plan, files: ModelFiles, folder: RunFolder, planned: MemoryPlan
+    ) -> AbstractAsyncContextManager[RolloutEngine]:
+        config = self._config
+        if config.engine.backend == "torch":
+            return EmbeddedEngine(
+                files.path,
+                folder.logs / "engine.log",
+                context_length=config.engine.context_length,
+                thinking=config.sampling.thinking,
+            )
+        settings = Settings(
+            places=tuple(Place(each.device, each.mem_fraction, each.max_running_requests) for each in planned.engines),
+            context_length=config.engine.context_length,
+            thinking=config.sampling.thinking,
+            dtype=config.model.dtype,
+            rank=config.trainer.rank,
+            targets=config.trainer.targets,
+            release_kv=planned.release_kv,
+            seed=plan.seed,
+            arguments=config.engine.arguments,
+        )
+        return SglangEngine(files.path, folder.path / "serving", folder.logs, settings)
+
+    def _trainer_options(self, plan: Plan, files: ModelFiles, planned: MemoryPlan) -> dict[str, object]:
         table = msgspec.to_builtins(self._config.trainer)
         del table["backend"]
-        return table | {"model_path": str(files.path), "dtype": self._config.model.dtype, "seed": plan.seed}
+        return table | {
+            "model_path": str(files.path),
+            "dtype": self._config.model.dtype,
+            "seed": plan.seed,
+            "max_tokens_per_gpu": planned.max_tokens_per_gpu,
+        }

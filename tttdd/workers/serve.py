@@ -27,7 +27,7 @@ import psutil
 from tttdd import wire
 from tttdd.workers.text import Text
 
-GRACE_SECONDS = 2.0
+GRACE_SECONDS = 1.0
 PR_SET_CHILD_SUBREAPER = 36
 
 
@@ -99,6 +99,9 @@ def _running(options: dict[str, Any]) -> Iterator[Server]:
 
 
 def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+    """Below 50000: SGLang adds 10000 for a second port of its own."""
+    while True:
+        port = 20_000 + secrets.randbelow(30_000)
+        with socket.socket() as probe, suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port

@@ -12,8 +12,8 @@ from tttdd import wire
 def main() -> None:
     wire.die_with_parent(int(sys.argv[1]))
     arguments = json.load(sys.stdin)
-    from sglang.srt.entrypoints.http_server import launch_server
-    from sglang.srt.server_args import ServerArgs
+    from sglang.srt.entrypoints.http_server import launch_server  # pyright: ignore[reportMissingImports]
+    from sglang.srt.server_args import ServerArgs  # pyright: ignore[reportMissingImports]
 
     launch_server(ServerArgs(**arguments))
 

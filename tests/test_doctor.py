@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_memory import write_model
+from test_shape import write_model
 
 from tests.fakes import FakeNvml
 from tttctl.client import Client

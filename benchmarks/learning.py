@@ -1,8 +1,9 @@
 """Does training help?  The embedded default against the same search with learning rate 0, at equal seeds.
 
     python benchmarks/learning.py --steps 8 --seeds 0 1 2 --jobs 2
+    python benchmarks/learning.py --config benchmarks/smollm2.toml --steps 15 --seeds 0 --jobs 2        (a GPU)
 
-Every run is a private daemon with the shipped CPU configuration; only trainer.lr differs between the two arms.
+Every run is a private daemon; only trainer.lr differs between the two arms.
 Prints a table a seed, the mean over seeds of every step, and one JSON object with all curves.
 """
 
@@ -12,21 +13,31 @@ import argparse
 import concurrent.futures
 import datetime
 import json
-import os
-import platform
-import re
-import signal
 import statistics
-import subprocess
 import sys
 import tempfile
+import threading
 import time
 from pathlib import Path
+from typing import Any
 
-from tttctl.client import Client, NoDaemon, run_path
+import msgspec
+import private
+from hardware import described
+
+from tttctl.client import run_path
 from tttdd import config, protocol
 
 COLUMNS = ("tttd/reward_mean", "tttd/valid_fraction", "archive/best_objective", "train/kl_base", "time/step")
+MORE = (
+    "train/sampler_trainer_gap",
+    "tttd/truncated_fraction",
+    "tttd/distinct_programs",
+    "rollout/tokens_per_second",
+    *(f"time/{phase}" for phase in ("sample", "judge_wait", "train", "publish", "prove", "retire")),
+)
+STARTING = threading.Lock()
+"""One engine after another: each sizes its cache by what is free on the device."""
 
 
 def main() -> int:
@@ -44,7 +55,7 @@ def main() -> int:
         "benchmark": "learning",
         "command": " ".join(["python", *sys.argv]),
         "date": datetime.date.today().isoformat(),
-        "machine": f"{os.cpu_count()} cores, {platform.machine()}",
+        "machine": described(),
         "task": options.task,
         "lr": options.lr,
         "seconds": time.time() - started,
@@ -65,64 +76,51 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--task", default="erdos_min_overlap")
     parser.add_argument("--steps", type=int, default=8)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
-    parser.add_argument("--lr", type=float, default=config.load(config.shipped("tttdd.cpu.toml")).trainer.lr)
+    parser.add_argument("--config", type=Path, default=config.shipped("tttdd.cpu.toml"), help="default: the CPU's")
+    parser.add_argument("--lr", type=float, help="default: the configuration's")
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="another value of a key")
+    parser.add_argument("--argument", action="append", default=[], metavar="NAME=VALUE", help="of engine.arguments")
+    parser.add_argument("--keep", type=Path, help="keep every run's state here")
     parser.add_argument("--groups", type=int, help="default: the configuration's")
     parser.add_argument("--rollouts", type=int, help="default: the configuration's")
     parser.add_argument("--jobs", type=int, default=1, help="daemons at a time; each wants two cores")
     parser.add_argument("--model", type=Path, help="a local transformers directory instead of the embedded package")
     parser.add_argument("--out", type=Path, help="also write the JSON here")
-    return parser.parse_args()
+    options = parser.parse_args()
+    options.lr = config.load(options.config).trainer.lr if options.lr is None else options.lr
+    return options
 
 
-def measure(options: argparse.Namespace, seed: int, lr: float) -> dict[str, list[float]]:
-    """The metrics columns of one run, a value a step."""
+def measure(options: argparse.Namespace, seed: int, lr: float) -> dict[str, list[Any]]:
+    """The metrics columns of one run, a value a step, and the proofs."""
     with tempfile.TemporaryDirectory(prefix="tttdd-bench-") as folder:
-        place = Path(folder)
-        settings = _settings(place, lr, options.model)
-        with (place / "daemon.log").open("wb") as log:
-            daemon = subprocess.Popen([sys.executable, "-m", "tttdd", "--config", str(settings)], stderr=log)
-        try:
-            return _follow(Client(str(place / "s")), options, seed, daemon)
-        finally:
-            daemon.send_signal(signal.SIGTERM)
-            daemon.wait(60)
+        place = options.keep / f"seed-{seed}-lr-{lr:g}" if options.keep else Path(folder)
+        place.mkdir(parents=True, exist_ok=True)
+        private.configure(place, options.config, options.model, options.argument, lr=lr, **_overrides(options))
+        STARTING.acquire()
+        with private.Daemon(place) as daemon:
+            try:
+                request = protocol.Submit(task=options.task, steps=options.steps, seed=seed, grid=_grid(options))
+                run = daemon.client.post("/v1/runs", request, protocol.RunInfo).run
+                daemon.wait_for_phase("sample")
+            finally:
+                STARTING.release()
+            daemon.finish(run)
+            rows = daemon.client.get(run_path(run, "/steps"), list[protocol.StepRow])
+    curves: dict[str, list[Any]] = {name: [row.metrics[name] for row in rows] for name in (*COLUMNS, *MORE)}
+    return curves | {"proof": [msgspec.to_builtins(row.proof) for row in rows]}
 
 
-def _settings(place: Path, lr: float, model: Path | None) -> Path:
-    text = config.shipped("tttdd.cpu.toml").read_text()
-    text = text.replace("[daemon]\n", f'[daemon]\nsocket = "{place}/s"\nstate_dir = "{place}/state"\n', 1)
-    text = re.sub(r"^lr = .*$", f"lr = {lr}", text, count=1, flags=re.M)
-    if model:
-        text = re.sub(r"^package = .*$", f'path = "{model}"', text, count=1, flags=re.M)
-    file = place / "tttdd.toml"
-    file.write_text(text)
-    return file
+def _overrides(options: argparse.Namespace) -> dict[str, object]:
+    return dict(item.split("=", 1) for item in options.set)
 
 
-def _follow(
-    client: Client, options: argparse.Namespace, seed: int, daemon: subprocess.Popen[bytes]
-) -> dict[str, list[float]]:
-    default = config.load(config.shipped("tttdd.cpu.toml")).grid
-    grid = protocol.GridSize(options.groups or default.groups, options.rollouts or default.rollouts)
-    request = protocol.Submit(task=options.task, steps=options.steps, seed=seed, grid=grid)
-    while daemon.poll() is None:
-        try:
-            run = client.post("/v1/runs", request, protocol.RunInfo)
-            break
-        except NoDaemon:
-            time.sleep(0.1)
-    else:
-        raise RuntimeError("the daemon did not start")
-    while run.state in ("queued", "running"):
-        time.sleep(1)
-        run = client.get(run_path(run.run), protocol.RunInfo)
-    if run.state != "finished":
-        raise RuntimeError(f"seed {seed}: {run.state}: {run.reason}")
-    rows = client.get(run_path(run.run, "/steps"), list[protocol.StepRow])
-    return {name: [row.metrics[name] for row in rows] for name in COLUMNS}
+def _grid(options: argparse.Namespace) -> protocol.GridSize:
+    default = config.load(options.config).grid
+    return protocol.GridSize(options.groups or default.groups, options.rollouts or default.rollouts)
 
 
-def average(curves: list[dict[str, list[float]]]) -> dict[str, list[float]]:
+def average(curves: list[dict[str, list[Any]]]) -> dict[str, list[float]]:
     return {
         name: [statistics.fmean(values) for values in zip(*(curve[name] for curve in curves), strict=True)]
         for name in COLUMNS

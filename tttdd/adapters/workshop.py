@@ -51,6 +51,7 @@ class LocalWorkshop:
                 self._trainer_options(plan, files, memory_plan),
                 folder.logs / "trainer.log",
                 lambda done, total: observer.progress(done / total),
+                processes=max(1, len(self._config.trainer.devices)),
             ) as trainer,
         ):
             yield World(

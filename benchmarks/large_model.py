@@ -1,0 +1,342 @@
+"""One step at the size of the reference: sampling, training, publishing and proving, with the product's own parts.
+
+    python benchmarks/large_model.py --tokenizer DIRECTORY --engines 0 --trainers 0 --model /tmp/qwen3-8b-shape
+
+The model has the shape of Qwen3-8B and random weights: right for speed and memory, useless for quality.  Lengths of
+the answers are drawn from a log-normal, as reasoning models' are, and cut to fit the time.  Prints one JSON object.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import shutil
+import statistics
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import anyio
+import msgspec
+from hardware import described
+
+from tttdd import config, gpus, memory
+from tttdd.adapters.workshop import LocalWorkshop
+from tttdd.config import Config
+from tttdd.domain import batch
+from tttdd.folder import RunFolder
+from tttdd.gate import Gate
+from tttdd.ports import ModelFiles, Probe, Release, Sampled
+from tttdd.serving import Serving
+from tttdd.step import World
+
+SHAPE: dict[str, Any] = {
+    "architectures": ["Qwen3ForCausalLM"],
+    "model_type": "qwen3",
+    "hidden_size": 4096,
+    "intermediate_size": 12288,
+    "num_hidden_layers": 36,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "head_dim": 128,
+    "vocab_size": 151936,
+    "max_position_embeddings": 40960,
+    "rms_norm_eps": 1e-6,
+    "rope_theta": 1000000,
+    "hidden_act": "silu",
+    "attention_bias": False,
+    "tie_word_embeddings": False,
+    "torch_dtype": "bfloat16",
+    "eos_token_id": 151645,
+    "bos_token_id": 151643,
+}
+"""Qwen/Qwen3-8B's config.json."""
+
+
+class Watcher:
+    """Stands in for the board: says what happens; the peak of every device's memory is read on the side."""
+
+    def __init__(self) -> None:
+        self.peaks: dict[int, int] = {}
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+        self._thread.start()
+
+    def _watch(self) -> None:
+        with gpus.opened():
+            while not self._ended.wait(0.2):
+                for gpu in gpus.read():
+                    self.peaks[gpu.index] = max(self.peaks.get(gpu.index, 0), gpu.memory_used)
+
+    def take_peaks(self) -> dict[str, float]:
+        """GiB since the last call, by device."""
+        peaks, self.peaks = self.peaks, {}
+        return {str(index): round(peak / 2**30, 1) for index, peak in sorted(peaks.items())}
+
+    def stop(self) -> None:
+        self._ended.set()
+        self._thread.join()
+
+    def phase(self, step: int, release: int, phase: str) -> None:
+        say(f"step {step}, release {release}: {phase}")
+
+    def progress(self, share: float) -> None: ...
+
+    def proved(self, proof: Any) -> None:
+        say(f"proved: {msgspec.json.encode(proof).decode()}")
+
+
+def say(text: str) -> None:
+    print(f"{time.strftime('%H:%M:%S')} {text}", file=sys.stderr, flush=True)
+
+
+def main() -> None:
+    options = _options()
+    write_model(options.model, options.tokenizer)
+    settings = _config(options)
+    result = {
+        "benchmark": "large_model",
+        "command": " ".join(["python", *sys.argv]),
+        "date": time.strftime("%Y-%m-%d"),
+        "machine": described(),
+        "engines": options.engines,
+        "trainers": options.trainers,
+        "tensor_parallel": options.tensor_parallel,
+    }
+    watcher = Watcher()
+    try:
+        result |= anyio.run(measure, options, settings, watcher)
+    finally:
+        watcher.stop()
+        if options.out:
+            options.out.write_text(json.dumps(result, indent=1) + "\n")
+    time.sleep(2)
+    result["memory_after_gib"] = {str(gpu.index): round(gpu.memory_used / 2**30, 2) for gpu in gpus.read()}
+    print(json.dumps(result))
+    if options.out:
+        options.out.write_text(json.dumps(result, indent=1) + "\n")
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", type=Path, required=True, help="made there if it is not there yet")
+    parser.add_argument("--tokenizer", type=Path, required=True, help="directory with a tokenizer.json")
+    parser.add_argument("--engines", type=int, nargs="+", default=[0])
+    parser.add_argument("--trainers", type=int, nargs="+", default=[0])
+    parser.add_argument("--tensor-parallel", type=int, default=1)
+    parser.add_argument("--groups", type=int, default=8)
+    parser.add_argument("--rollouts", type=int, default=64)
+    parser.add_argument("--prompt", type=int, default=1500, help="tokens")
+    parser.add_argument("--median", type=int, default=700, help="tokens of an answer")
+    parser.add_argument("--longest", type=int, default=4000, help="tokens of an answer")
+    parser.add_argument("--context", type=int, default=32768)
+    parser.add_argument(
+        "--argument", action="append", default=[], metavar="NAME=VALUE", help="more of engine.arguments"
+    )
+    parser.add_argument("--out", type=Path)
+    return parser.parse_args()
+
+
+def _config(options: argparse.Namespace) -> Config:
+    """The reference configuration but for the model, the devices and the context."""
+    reference = msgspec.structs.replace(
+        config.load(config.shipped("tttdd.toml")), model=config.Model(path=str(options.model))
+    )
+    arguments: dict[str, str | int | float | bool] = dict(item.split("=", 1) for item in options.argument)
+    return msgspec.structs.replace(
+        reference,
+        engine=msgspec.structs.replace(
+            reference.engine,
+            devices=tuple(options.engines),
+            mem_fraction=None,
+            context_length=options.context,
+            arguments=arguments,
+        ),
+        trainer=msgspec.structs.replace(
+            reference.trainer,
+            devices=tuple(options.trainers),
+            max_tokens_per_gpu=None,
+            tensor_parallel=options.tensor_parallel,
+        ),
+    )
+
+
+def write_model(folder: Path, tokenizer: Path) -> None:
+    """Random weights, a safetensors shard for every nine layers."""
+    if (folder / "model.safetensors.index.json").exists():
+        return
+    import torch
+    from safetensors.torch import save_file
+
+    folder.mkdir(parents=True, exist_ok=True)
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    torch.manual_seed(0)
+    places: dict[str, str] = {}
+    for number, names in enumerate(_shards(), 1):
+        tensors = {
+            name: (torch.ones(size) if len(size) == 1 else torch.randn(size, device=device) * 0.02)
+            .to(torch.bfloat16)
+            .cpu()
+            for name, size in names.items()
+        }
+        file = f"model-{number}.safetensors"
+        save_file(tensors, folder / file, metadata={"format": "pt"})
+        places |= dict.fromkeys(tensors, file)
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        if (tokenizer / name).exists():
+            shutil.copy(tokenizer / name, folder)
+    (folder / "config.json").write_text(json.dumps(SHAPE))
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": places}))
+    say(f"wrote {folder}")
+
+
+def _shards() -> list[dict[str, tuple[int, ...]]]:
+    hidden, wide, head = SHAPE["hidden_size"], SHAPE["intermediate_size"], SHAPE["head_dim"]
+    queries, keys = SHAPE["num_attention_heads"] * head, SHAPE["num_key_value_heads"] * head
+    layer: dict[str, tuple[int, ...]] = {
+        "self_attn.q_proj": (queries, hidden),
+        "self_attn.k_proj": (keys, hidden),
+        "self_attn.v_proj": (keys, hidden),
+        "self_attn.o_proj": (hidden, queries),
+        "self_attn.q_norm": (head,),
+        "self_attn.k_norm": (head,),
+        "mlp.gate_proj": (wide, hidden),
+        "mlp.up_proj": (wide, hidden),
+        "mlp.down_proj": (hidden, wide),
+        "input_layernorm": (hidden,),
+        "post_attention_layernorm": (hidden,),
+    }
+    ends: dict[str, tuple[int, ...]] = {
+        "model.embed_tokens.weight": (SHAPE["vocab_size"], hidden),
+        "lm_head.weight": (SHAPE["vocab_size"], hidden),
+        "model.norm.weight": (hidden,),
+    }
+    layers = range(SHAPE["num_hidden_layers"])
+    parts = [
+        {
+            f"model.layers.{number}.{name}.weight": size
+            for number in layers[start : start + 9]
+            for name, size in layer.items()
+        }
+        for start in layers[::9]
+    ]
+    return [ends, *parts]
+
+
+async def measure(options: argparse.Namespace, settings: Config, watcher: Watcher) -> dict[str, Any]:
+    files = ModelFiles(options.model, "random")
+    planned = memory.plan_for(settings, options.model, gpus.read(), options.groups * options.rollouts)
+    for line in planned.lines():
+        say(line)
+    result: dict[str, Any] = {"plan": planned.lines()}
+    draw = random.Random(0)
+    prompts = [[draw.randrange(1000, 150000) for _ in range(options.prompt)] for _ in range(options.groups)]
+    plan: Any = argparse.Namespace(name="large", groups=options.groups, rollouts=options.rollouts, seed=0)
+    with tempfile.TemporaryDirectory() as state:
+        workshop: Any = LocalWorkshop(settings, None, Path(state))  # pyright: ignore[reportArgumentType]
+        started = time.monotonic()
+        try:
+            async with workshop.open(plan, files, None, watcher, Gate()) as world:
+                probe = Probe(prompts[0][:1], [draw.randrange(1000, 150000) for _ in range(2000)])
+                serving = await Serving.start(world.engine, world.trainer, world.observer, probe)
+                result["start_seconds"] = time.monotonic() - started
+                result["memory_start_gib"] = watcher.take_peaks()
+                result |= await step(options, world, serving, prompts, watcher)
+        finally:
+            _keep_logs(options, RunFolder(Path(state) / "runs" / "large").logs)
+    return result
+
+
+def _keep_logs(options: argparse.Namespace, logs: Path) -> None:
+    for log in logs.glob("*.log") if options.out else ():
+        (options.out.parent / f"{options.out.stem}-{log.name}").write_bytes(log.read_bytes()[-40_000:])
+
+
+async def step(
+    options: argparse.Namespace, world: World, serving: Serving, prompts: list[list[int]], watcher: Watcher
+) -> dict[str, Any]:
+    lengths = answer_lengths(options)
+    before = time.monotonic()
+    groups = await sample(world, prompts, lengths)
+    sampling = time.monotonic() - before
+    tokens = sum(len(each.token_ids) for group in groups for each in group)
+    result: dict[str, Any] = {
+        "rollouts": len(lengths),
+        "answer_tokens": tokens,
+        "answer_tokens_median": statistics.median(lengths),
+        "answer_tokens_longest": max(lengths),
+        "prompt_tokens": options.prompt,
+        "sample_seconds": sampling,
+        "sampled_tokens_per_second": tokens / sampling,
+        "memory_sampling_gib": watcher.take_peaks(),
+    }
+    say(json.dumps(result))
+    path = world.folder.batch(0)
+    batch.write(path, as_batch(prompts, groups))
+    before = time.monotonic()
+    await world.engine.rest()
+    result["rest_seconds"] = time.monotonic() - before
+    result["memory_rested_gib"] = watcher.take_peaks()
+    target = world.folder.release(1)
+    report = await world.trainer.train(Release(0), path, target)
+    result |= {"train": msgspec.structs.asdict(report), "memory_training_gib": watcher.take_peaks()}
+    result["trained_tokens_per_second"] = report.tokens / report.seconds
+    served = await serving.publish(0, target)
+    result |= {
+        "publish_seconds": served.publish_seconds,
+        "prove_seconds": served.prove_seconds,
+        "retire_seconds": served.retire_seconds,
+        "proof": msgspec.structs.asdict(served.proof),
+    }
+    before = time.monotonic()
+    again = await sample(world, prompts, [64] * len(lengths), release=1)
+    result["sampled_under_release_1"] = sum(len(each.token_ids) for group in again for each in group)
+    result["sampled_under_release_1_seconds"] = time.monotonic() - before
+    return result
+
+
+def answer_lengths(options: argparse.Namespace) -> list[int]:
+    draw = random.Random(1)
+    count = options.groups * options.rollouts
+    return [min(options.longest, max(16, int(options.median * draw.lognormvariate(0, 0.8)))) for _ in range(count)]
+
+
+async def sample(world: World, prompts: list[list[int]], lengths: list[int], release: int = 0) -> list[list[Sampled]]:
+    """Groups of answers of the given lengths (the end-of-sequence token is too rare in a random model to matter)."""
+    share = len(lengths) // len(prompts)
+    found: dict[int, Sampled] = {}
+
+    async def one(place: int) -> None:
+        found[place] = await world.engine.sample(
+            prompts[place // share], release=release, seed=2 * place, stop=None, max_new_tokens=lengths[place]
+        )
+
+    async with anyio.create_task_group() as tasks:
+        for place in range(len(lengths)):
+            tasks.start_soon(one, place)
+    return [[found[place] for place in range(start, start + share)] for start in range(0, len(lengths), share)]
+
+
+def as_batch(prompts: list[list[int]], groups: list[list[Sampled]]) -> batch.Batch:
+    draw = random.Random(2)
+    return batch.Batch(
+        run="large",
+        step=0,
+        release=0,
+        rollouts_total=sum(map(len, groups)),
+        groups=[
+            batch.Group(
+                prompt,
+                [batch.Sample(each.token_ids, each.logprobs, each.loss_mask, draw.gauss(0, 1)) for each in group],
+            )
+            for prompt, group in zip(prompts, groups, strict=True)
+        ],
+    )
+
+
+if __name__ == "__main__":
+    main()

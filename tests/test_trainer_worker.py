@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from pathlib import Path
 
 import anyio
@@ -11,6 +12,7 @@ import pytest
 from trainer_models import make_batch, options, save_model
 
 from tttdd.adapters.trainer import MegatronTrainer
+from tttdd.adapters.worker import STOP_SECONDS
 from tttdd.domain import batch as batches
 from tttdd.ports import Probe, Release, WorkerDied, WorkerFailed
 
@@ -24,14 +26,19 @@ def anyio_backend() -> str:
     return "asyncio"
 
 
-def trainer(folder: Path, steps: list[tuple[int, int]] | None = None, **changes: object) -> MegatronTrainer:
+def trainer(
+    folder: Path, steps: list[tuple[int, int]] | None = None, processes: int = 1, **changes: object
+) -> MegatronTrainer:
     """A trainer of a model saved to `folder`, with its log there."""
     if not (folder / "model").exists():
         save_model(folder / "model", "qwen3", tied=True)
         batches.write(folder / "batch", make_batch())
     heard: list[tuple[int, int]] = [] if steps is None else steps
     return MegatronTrainer(
-        options(folder / "model", **changes), folder / "train.log", lambda done, total: heard.append((done, total))
+        options(folder / "model", **changes),
+        folder / "train.log",
+        lambda done, total: heard.append((done, total)),
+        processes,
     )
 
 
@@ -68,15 +75,22 @@ async def test_a_model_that_cannot_be_loaded_is_told_in_the_last_words(tmp_path:
             await one.score(PROBE, release=BASE)
 
 
-async def test_a_killed_process_is_a_dead_worker_and_leaves_no_release(tmp_path: Path):
-    async with trainer(tmp_path) as one:
+async def test_a_killed_process_is_a_dead_worker_ends_the_others_and_leaves_no_release(tmp_path: Path):
+    async with trainer(tmp_path, processes=2) as one:
         await one.score(PROBE, release=BASE)
+        os.kill(one.pids[1], signal.SIGSTOP)  # the first one will wait for it
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(kill, one.pid)
+            tasks.start_soon(kill, one.pids[1])
             with pytest.raises(WorkerDied):
                 await one.train(BASE, tmp_path / "batch", Release(1, tmp_path / "releases" / "0001"))
+        with pytest.raises(WorkerDied):
+            await one.score(PROBE, release=BASE)
+        pids, started = one.pids, time.monotonic()
+    assert time.monotonic() - started < STOP_SECONDS
+    assert not any(Path(f"/proc/{pid}").exists() for pid in pids)
     assert not (tmp_path / "releases" / "0001").exists()
 
 
 async def kill(pid: int) -> None:
+    await anyio.sleep(0.5)
     os.kill(pid, signal.SIGKILL)

@@ -33,7 +33,15 @@ class TrainReport(msgspec.Struct, frozen=True):
     """Tokens that went through the model, prompts counted once per group."""
     seconds: float
     mfu: float | None = None
-    """Useful FLOP/s over the device's peak; None where the peak is not known (CPU)."""
+    """Useful FLOP/s over the peak of all devices; None where that is not known (CPU)."""
+    base_seconds: float = 0.0
+    """Spent on the log-probs of the base."""
+    grad_seconds: float = 0.0
+    """Spent on forward and backward passes."""
+    max_tokens_per_gpu: int | None = None
+    """Bound of the bins that were used: half of the configured one after an out-of-memory."""
+    peak_bytes: int | None = None
+    """Most memory that a device's tensors took; None on the CPU."""
 
 
 class Sample(msgspec.Struct, frozen=True):

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tttdd.domain.batch import Group, Sample
-from tttdd.workers.packing import Bin, first_fit, lay_out, pack
+from tttdd.workers.packing import Bin, deal, first_fit, lay_out, pack
 
 
 def group(prompt: int, lengths: list[int], *, trained: bool = True) -> Group:
@@ -47,6 +49,18 @@ def test_first_fit_opens_a_bin_only_when_no_open_one_has_room(sizes: list[int], 
     rooms = [capacity - sum(sizes[i] for i in bin_) for bin_ in bins]
     for later in range(1, len(bins)):
         assert all(rooms[earlier] < sizes[bins[later][0]] for earlier in range(later))
+
+
+@given(shapes, st.integers(1, 90), st.integers(1, 5))
+def test_every_bin_is_dealt_once_and_no_hand_has_more_than_a_bin_too_much(shape, limit: int, hands: int):
+    groups = [group(prompt, lengths) for prompt, lengths in shape]
+    bins = pack(groups, limit)
+    dealt = deal(groups, bins, hands)
+    assert len(dealt) == hands
+    assert sorted(map(repr, itertools.chain(*dealt))) == sorted(map(repr, bins))
+    tokens = [sum(size(groups, bin_) for bin_ in hand) for hand in dealt]
+    assert max(tokens) - min(tokens) <= max((size(groups, bin_) for bin_ in bins), default=0)
+    assert deal(groups, bins, 1) == [bins]
 
 
 def test_a_group_larger_than_a_bin_repeats_its_prompt():

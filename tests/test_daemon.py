@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+from importlib import metadata
 from pathlib import Path
 
 import pytest
@@ -65,5 +66,7 @@ def test_a_device_that_is_not_there_is_refused_by_line(tmp_path: Path, monkeypat
     )
 
 
-def test_an_engine_of_a_later_version_is_refused(tmp_path: Path) -> None:
-    assert 'engine.backend = "sglang" is not in this version yet' in refusal(tmp_path, engine="sglang")
+def test_a_version_of_sglang_that_is_not_spoken_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(metadata, "version", lambda name: "0.5.3")
+    said = refusal(tmp_path, engine="sglang")
+    assert 'engine.backend = "sglang": SGLang 0.5.3 is installed, but this version of tttdd speaks to ' in said

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import time
@@ -11,6 +12,7 @@ import anyio
 import pytest
 from trainer_models import make_batch, options, save_model
 
+from tttdd import wire
 from tttdd.adapters.trainer import MegatronTrainer
 from tttdd.adapters.worker import STOP_SECONDS
 from tttdd.domain import batch as batches
@@ -73,6 +75,11 @@ async def test_a_model_that_cannot_be_loaded_is_told_in_the_last_words(tmp_path:
     with pytest.raises(WorkerDied, match="LoRA targets lm_head"):
         async with trainer(tmp_path, targets=["lm_head"]) as one:
             await one.score(PROBE, release=BASE)
+
+
+def test_a_warning_of_the_first_process_is_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture):
+    trainer(tmp_path)._heard(wire.Event("warning", {"text": "out of memory in bins of 40 tokens"}))
+    assert ("tttdd.trainer", logging.WARNING, "out of memory in bins of 40 tokens") in caplog.record_tuples
 
 
 async def test_a_killed_process_is_a_dead_worker_ends_the_others_and_leaves_no_release(tmp_path: Path):

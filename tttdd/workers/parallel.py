@@ -20,6 +20,8 @@ import msgspec
 import torch
 from torch import distributed
 
+from tttdd.workers.device import take
+
 
 @contextmanager
 def without_compiling() -> Iterator[None]:
@@ -178,7 +180,7 @@ def start(seat: Seat, tensor_parallel: int, devices: tuple[int, ...]) -> Paralle
     """
     if seat.count % tensor_parallel:
         raise ValueError(f"trainer.tensor_parallel = {tensor_parallel} does not divide {seat.count} processes")
-    device = _device(seat, devices)
+    device = take(devices, seat.index, seat.count)
     store = _join(seat, tensor_parallel, device)
     shards = Group(
         parallel_state.get_tensor_model_parallel_rank(),
@@ -191,19 +193,6 @@ def start(seat: Seat, tensor_parallel: int, devices: tuple[int, ...]) -> Paralle
         parallel_state.get_data_parallel_group(),
     )
     return Parallel(device, shards, replicas, Group(seat.index, seat.count), store)
-
-
-def _device(seat: Seat, devices: tuple[int, ...]) -> torch.device:
-    if not devices:
-        return torch.device("cpu")
-    if len(devices) != seat.count or devices[seat.index] >= torch.cuda.device_count():
-        raise ValueError(
-            f"trainer.devices = {list(devices)}: {torch.cuda.device_count()} CUDA devices are there, "
-            f"and {seat.count} trainer processes"
-        )
-    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # read when CUDA starts; for deterministic products
-    torch.cuda.set_device(devices[seat.index])
-    return torch.device("cuda", devices[seat.index])
 
 
 def _join(seat: Seat, tensor_parallel: int, device: torch.device) -> Any:
@@ -219,8 +208,7 @@ def _join(seat: Seat, tensor_parallel: int, device: torch.device) -> Any:
         store=store,
         rank=seat.index,
         world_size=seat.count,
-        timeout=PATIENCE,
-        device_id=device if cuda else None,
+        timeout=PATIENCE,  # no device_id: communicators are then made when first used, by a process alone never
     )
     minutes = int(PATIENCE.total_seconds() // 60)
     parallel_state.initialize_model_parallel(

@@ -64,6 +64,7 @@ class Passes:
     def run(self, batch: Batch, limit: int, progress: Progress) -> Outcome:
         """Both passes in bins of `limit` tokens.  Raises OutOfMemory, ValueError for a batch that cannot be used."""
         started = time.monotonic()
+        self._lora.forget_gradients()
         layouts = self._layouts(batch, limit)
         done = itertools.count(1)
 

@@ -21,12 +21,12 @@ from typing import Any, TypeVar
 
 import msgspec
 import torch
-from torch.utils import deterministic
 
 from tttdd import wire
 from tttdd.domain import batch as batches
 from tttdd.domain.batch import Batch, Group, Sample, TrainReport
 from tttdd.workers import flops, parallel, release
+from tttdd.workers.device import compute_alike, give_back, peak_bytes
 from tttdd.workers.lora import Adapters
 from tttdd.workers.model import LanguageModel
 from tttdd.workers.packing import lay_out, pack
@@ -87,7 +87,7 @@ class Trainer:
         if options.threads is not None:
             torch.set_num_threads(options.threads)
         self._parallel = parallel.start(options.seat, options.tensor_parallel, options.devices)
-        _compute_alike(self._parallel.device)
+        compute_alike(self._parallel.device)
         dtype = getattr(torch, options.dtype)
         model = LanguageModel(Path(options.model_path), dtype, self._parallel)
         model.recompute = options.recompute
@@ -133,6 +133,12 @@ class Trainer:
         with torch.no_grad():
             return self._passes.logprobs(layout).tolist()
 
+    def rest(self) -> None:
+        """Keep no more memory than the model takes."""
+        self._lora.forget_gradients()
+        gc.collect()  # what ran out of memory may hang in a cycle
+        give_back(self._parallel.device)
+
     def _restore(self, path: Path | None) -> torch.optim.Adam:
         """Put a release's weights into the model; returns Adam with the release's state."""
         options = self._options
@@ -167,9 +173,8 @@ class Trainer:
 
     def _attempt(self, batch: Batch, path: Path | None, send: Send) -> tuple[torch.optim.Adam, TrainReport]:
         """Raises OutOfMemory; then nothing is changed that the next attempt would not set."""
-        started = time.monotonic()
         optimizer = self._restore(path)
-        optimizer.zero_grad()
+        started = time.monotonic()
         outcome = self._passes.run(
             batch, self._limit, lambda done, total: send(wire.Event("progress", {"done": done, "total": total}))
         )
@@ -178,7 +183,6 @@ class Trainer:
         if not math.isfinite(grad_norm):  # the release would be of no use, and be there for good
             raise ValueError(f"the batch's gradient has the norm {grad_norm}: no release was written")
         self._parallel.within_memory(optimizer.step)
-        optimizer.zero_grad()
         ended = time.monotonic()
         log.info(
             "%d bins: base %.2f s, forward and backward %.2f s, Adam %.2f s",
@@ -191,9 +195,7 @@ class Trainer:
 
     def _halve(self, shortage: str, send: Send) -> None:
         """Raises ValueError when the bins have been halved before."""
-        self._lora.forget_gradients()
-        gc.collect()
-        _give_back(self._parallel.device)
+        self.rest()
         whole, half = self._options.max_tokens_per_gpu, self._options.max_tokens_per_gpu // 2
         if self._limit < whole:
             raise ValueError(f"out of memory in bins of {half} tokens, as before in bins of {whole}: {shortage}")
@@ -204,7 +206,7 @@ class Trainer:
 
     def _report(self, batch: Batch, outcome: Outcome, grad_norm: float, seconds: float) -> TrainReport:
         sampled = sum(len(sample.token_ids) for group in batch.groups for sample in group.samples)
-        sums, most = outcome.sums, _peak_bytes(self._parallel.device)
+        sums, most = outcome.sums, peak_bytes(self._parallel.device)
         return TrainReport(
             loss=sums.loss,
             ratio_mean=outcome.mean(sums.ratio),
@@ -231,7 +233,6 @@ class Trainer:
             release.write(target, record, contents)
 
         self._parallel.by_the_first(write)
-        _give_back(self._parallel.device)
         log.info("wrote release %d in %.2f s", record.number, time.monotonic() - started)
 
 
@@ -265,33 +266,13 @@ def _answer(trainer: Trainer, line: wire.Line, request: wire.Request) -> wire.Re
     except (ValueError, OSError, RuntimeError) as error:
         log.exception("request %s failed", request.method)
         return wire.Reply(request.id, error=f"{request.method}: {error}")
+    finally:
+        trainer.rest()
 
 
 def _typed(request: wire.Request, kind: type[Kind]) -> Kind:
     """The request's parameters; text becomes a path where one is meant.  Raises ValueError for others."""
     return msgspec.convert(request.params, kind, dec_hook=lambda wanted, value: wanted(value))
-
-
-def _compute_alike(device: torch.device) -> None:
-    """The same numbers in every run, as far as the kernels can: on CUDA the others only warn."""
-    torch.use_deterministic_algorithms(True, warn_only=device.type == "cuda")
-    # Filling costs time.  torch gives its module the property in a way that types cannot see.
-    deterministic.fill_uninitialized_memory = False  # pyright: ignore[reportAttributeAccessIssue]
-
-
-def _give_back(device: torch.device) -> None:
-    """Free what torch only keeps for later: an engine on the same device may need it."""
-    if device.type == "cuda":
-        torch.cuda.empty_cache()
-
-
-def _peak_bytes(device: torch.device) -> int | None:
-    """Most memory in use since the last call."""
-    if device.type != "cuda":
-        return None
-    most = torch.cuda.max_memory_allocated(device)
-    torch.cuda.reset_peak_memory_stats(device)
-    return most
 
 
 def _report_of(request: TrainRequest, sha256: str) -> TrainReport:

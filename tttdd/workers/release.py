@@ -55,13 +55,15 @@ def write(target: Path, record: Record, contents: Contents) -> None:
     sync_folder(target.parent)
 
 
-def read(folder: Path) -> Contents:
-    """Raises OSError for a file that is missing."""
-    return Contents(
-        adapter_config=msgspec.json.decode((folder / "adapter_config.json").read_bytes()),
-        adapter=load_file(folder / "adapter_model.safetensors"),
-        optimizer=load_file(folder / "optimizer.safetensors"),
-    )
+def read_adapter(folder: Path) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
+    """PEFT's configuration and the weights.  Raises OSError for a file that is missing."""
+    config = msgspec.json.decode((folder / "adapter_config.json").read_bytes())
+    return config, load_file(folder / "adapter_model.safetensors")
+
+
+def read_optimizer(folder: Path) -> dict[str, torch.Tensor]:
+    """Adam's state.  Raises OSError for a file that is missing."""
+    return load_file(folder / "optimizer.safetensors")
 
 
 def read_record(folder: Path) -> Record:

@@ -139,20 +139,21 @@ class Trainer:
         gc.collect()  # what ran out of memory may hang in a cycle
         give_back(self._parallel.device)
 
-    def _restore(self, path: Path | None) -> torch.optim.Adam:
-        """Put a release's weights into the model; returns Adam with the release's state."""
-        options = self._options
-        weights = self._lora.weights
-        optimizer = torch.optim.Adam(weights.values(), lr=options.lr, betas=options.betas, eps=options.eps)
+    def _restore(self, path: Path | None) -> None:
+        """Put a release's weights into the model; those of release 0 when there is no path."""
         if path is None:
-            self._lora.start(options.seed)
-            return optimizer
-        contents = release.read(path)
-        self._lora.load(contents.adapter_config, contents.adapter)
-        for name, weight in weights.items():
-            optimizer.state[weight] = {"step": contents.optimizer["step"].clone()} | {
-                part: self._lora.cut(name, contents.optimizer[f"{name}.{part}"]).clone() for part in MOMENTS
-            }
+            self._lora.start(self._options.seed)
+        else:
+            self._lora.load(*release.read_adapter(path))
+
+    def _optimizer(self, path: Path | None) -> torch.optim.Adam:
+        """Adam with a release's state."""
+        options, weights = self._options, self._lora.weights
+        optimizer = torch.optim.Adam(weights.values(), lr=options.lr, betas=options.betas, eps=options.eps)
+        state = {} if path is None else release.read_optimizer(path)
+        for name, weight in weights.items() if state else ():
+            moments = {part: self._lora.cut(name, state[f"{name}.{part}"]).clone() for part in MOMENTS}
+            optimizer.state[weight] = {"step": state["step"].clone()} | moments
         return optimizer
 
     def _contents(self, optimizer: torch.optim.Adam) -> release.Contents:
@@ -173,7 +174,8 @@ class Trainer:
 
     def _attempt(self, batch: Batch, path: Path | None, send: Send) -> tuple[torch.optim.Adam, TrainReport]:
         """Raises OutOfMemory; then nothing is changed that the next attempt would not set."""
-        optimizer = self._restore(path)
+        self._restore(path)
+        optimizer = self._optimizer(path)
         started = time.monotonic()
         outcome = self._passes.run(
             batch, self._limit, lambda done, total: send(wire.Event("progress", {"done": done, "total": total}))

@@ -13,6 +13,7 @@ import json
 import random
 import shutil
 import statistics
+import subprocess
 import sys
 import tempfile
 import threading
@@ -96,7 +97,10 @@ def say(text: str) -> None:
 
 def main() -> None:
     options = _options()
-    write_model(options.model, options.tokenizer)
+    if options.write_model:
+        write_model(options.model, options.tokenizer)
+        return
+    subprocess.run([sys.executable, *sys.argv, "--write-model"], check=True)  # what it takes of the device goes with it
     settings = _config(options)
     result = {
         "benchmark": "large_model",
@@ -109,7 +113,7 @@ def main() -> None:
     }
     watcher = Watcher()
     try:
-        result |= anyio.run(measure, options, settings, watcher)
+        anyio.run(measure, options, settings, watcher, result)
     finally:
         watcher.stop()
         if options.out:
@@ -137,6 +141,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument(
         "--argument", action="append", default=[], metavar="NAME=VALUE", help="more of engine.arguments"
     )
+    parser.add_argument("--write-model", action="store_true", help="only that")
     parser.add_argument("--out", type=Path)
     return parser.parse_args()
 
@@ -227,12 +232,13 @@ def _shards() -> list[dict[str, tuple[int, ...]]]:
     return [ends, *parts]
 
 
-async def measure(options: argparse.Namespace, settings: Config, watcher: Watcher) -> dict[str, Any]:
+async def measure(options: argparse.Namespace, settings: Config, watcher: Watcher, result: dict[str, Any]) -> None:
+    """Fills `result` as it goes, so that a failure leaves what was measured before."""
     files = ModelFiles(options.model, "random")
     planned = memory.plan_for(settings, options.model, gpus.read(), options.groups * options.rollouts)
     for line in planned.lines():
         say(line)
-    result: dict[str, Any] = {"plan": planned.lines()}
+    result["plan"] = planned.lines()
     draw = random.Random(0)
     prompts = [[draw.randrange(1000, 150000) for _ in range(options.prompt)] for _ in range(options.groups)]
     plan: Any = argparse.Namespace(name="large", groups=options.groups, rollouts=options.rollouts, seed=0)
@@ -245,10 +251,9 @@ async def measure(options: argparse.Namespace, settings: Config, watcher: Watche
                 serving = await Serving.start(world.engine, world.trainer, world.observer, probe)
                 result["start_seconds"] = time.monotonic() - started
                 result["memory_start_gib"] = watcher.take_peaks()
-                result |= await step(options, world, serving, prompts, watcher)
+                await step(options, world, serving, prompts, watcher, result)
         finally:
             _keep_logs(options, RunFolder(Path(state) / "runs" / "large").logs)
-    return result
 
 
 def _keep_logs(options: argparse.Namespace, logs: Path) -> None:
@@ -257,14 +262,19 @@ def _keep_logs(options: argparse.Namespace, logs: Path) -> None:
 
 
 async def step(
-    options: argparse.Namespace, world: World, serving: Serving, prompts: list[list[int]], watcher: Watcher
-) -> dict[str, Any]:
+    options: argparse.Namespace,
+    world: World,
+    serving: Serving,
+    prompts: list[list[int]],
+    watcher: Watcher,
+    result: dict[str, Any],
+) -> None:
     lengths = answer_lengths(options)
     before = time.monotonic()
     groups = await sample(world, prompts, lengths)
     sampling = time.monotonic() - before
     tokens = sum(len(each.token_ids) for group in groups for each in group)
-    result: dict[str, Any] = {
+    result |= {
         "rollouts": len(lengths),
         "answer_tokens": tokens,
         "answer_tokens_median": statistics.median(lengths),
@@ -274,16 +284,20 @@ async def step(
         "sampled_tokens_per_second": tokens / sampling,
         "memory_sampling_gib": watcher.take_peaks(),
     }
-    say(json.dumps(result))
+    say(f"{tokens} tokens in {sampling:.1f} s")
     path = world.folder.batch(0)
     batch.write(path, as_batch(prompts, groups))
     before = time.monotonic()
     await world.engine.rest()
     result["rest_seconds"] = time.monotonic() - before
+    watcher.take_peaks()
+    await anyio.sleep(1)
     result["memory_rested_gib"] = watcher.take_peaks()
     target = world.folder.release(1)
     report = await world.trainer.train(Release(0), path, target)
     result |= {"train": msgspec.structs.asdict(report), "memory_training_gib": watcher.take_peaks()}
+    await anyio.sleep(1)
+    result["memory_trained_gib"] = watcher.take_peaks()
     result["trained_tokens_per_second"] = report.tokens / report.seconds
     served = await serving.publish(0, target)
     result |= {
@@ -296,7 +310,6 @@ async def step(
     again = await sample(world, prompts, [64] * len(lengths), release=1)
     result["sampled_under_release_1"] = sum(len(each.token_ids) for group in again for each in group)
     result["sampled_under_release_1_seconds"] = time.monotonic() - before
-    return result
 
 
 def answer_lengths(options: argparse.Namespace) -> list[int]:

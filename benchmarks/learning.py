@@ -12,11 +12,11 @@ from __future__ import annotations
 import argparse
 import concurrent.futures
 import datetime
+import fcntl
 import json
 import statistics
 import sys
 import tempfile
-import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -36,8 +36,8 @@ MORE = (
     "rollout/tokens_per_second",
     *(f"time/{phase}" for phase in ("sample", "judge_wait", "train", "publish", "prove", "retire")),
 )
-STARTING = threading.Lock()
-"""One engine after another: each sizes its cache by what is free on the device."""
+STARTING = Path(tempfile.gettempdir(), "tttdd-benchmark-starting")
+"""Locked while an engine starts, by whichever benchmark: each sizes its cache by what is free on the device."""
 
 
 def main() -> int:
@@ -97,14 +97,12 @@ def measure(options: argparse.Namespace, seed: int, lr: float) -> dict[str, list
         place = options.keep / f"seed-{seed}-lr-{lr:g}" if options.keep else Path(folder)
         place.mkdir(parents=True, exist_ok=True)
         private.configure(place, options.config, options.model, options.argument, lr=lr, **_overrides(options))
-        STARTING.acquire()
         with private.Daemon(place) as daemon:
-            try:
+            with STARTING.open("w") as turn:
+                fcntl.flock(turn, fcntl.LOCK_EX)
                 request = protocol.Submit(task=options.task, steps=options.steps, seed=seed, grid=_grid(options))
                 run = daemon.client.post("/v1/runs", request, protocol.RunInfo).run
                 daemon.wait_for_phase("sample")
-            finally:
-                STARTING.release()
             daemon.finish(run)
             rows = daemon.client.get(run_path(run, "/steps"), list[protocol.StepRow])
     curves: dict[str, list[Any]] = {name: [row.metrics[name] for row in rows] for name in (*COLUMNS, *MORE)}

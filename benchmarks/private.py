@@ -22,15 +22,19 @@ def configure(place: Path, base: Path, model: Path | None, arguments: list[str],
     text = base.read_text()
     text = text.replace("[daemon]\n", f'[daemon]\nsocket = "{place}/s"\nstate_dir = "{place}/state"\n', 1)
     for name, value in values.items():
-        text = re.sub(rf"^{name} = .*$", f"{name} = {value}", text, count=1, flags=re.M)
+        text = re.sub(rf"^{name} = .*$", f"{name} = {value}", text, flags=re.M)
     if model:
         text = re.sub(r"^package = .*$", f'path = "{model}"', text, count=1, flags=re.M)
     if arguments:
-        table = "".join(f'{name} = "{value}"\n' for name, _, value in (item.partition("=") for item in arguments))
-        text += f"\n[engine.arguments]\n{table}"
+        pairs = [item.partition("=") for item in arguments]
+        text += "\n[engine.arguments]\n" + "".join(f"{name} = {_toml(value)}\n" for name, _, value in pairs)
     file = place / "tttdd.toml"
     file.write_text(text)
     return file
+
+
+def _toml(value: str) -> str:
+    return value if value in ("true", "false") or value.replace(".", "", 1).isdigit() else f'"{value}"'
 
 
 class Daemon:

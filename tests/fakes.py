@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import Counter
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from types import SimpleNamespace
@@ -134,6 +134,17 @@ class FakeTrainer:
 
     async def score(self, probe: Probe, *, release: Release) -> list[float]:
         return FakeWeights.logprobs(probe, release.path)
+
+
+class FixedTrainer(FakeTrainer):
+    """Scores a probe by a table: log-probs by release folder."""
+
+    def __init__(self, table: Mapping[Path | None, list[float]]) -> None:
+        super().__init__()
+        self._table = table
+
+    async def score(self, probe: Probe, *, release: Release) -> list[float]:
+        return self._table[release.path]
 
 
 class FakeJudge:

@@ -17,7 +17,7 @@ from pathlib import Path
 import anyio
 
 from tttdd import gpus, notify
-from tttdd.adapters import sglang_server
+from tttdd.adapters import sglang_version
 from tttdd.adapters.catalog import JudgeCatalog
 from tttdd.adapters.judge_pool import JudgePool
 from tttdd.adapters.store import SqliteStore, StoreError
@@ -63,8 +63,8 @@ def _check(config: Config, path: Path) -> None:
     """What a configuration may say, but this version or this machine cannot do."""
     if config.engine.backend == "sglang":
         try:
-            sglang_server.check(config.engine.arguments)
-        except sglang_server.Unsupported as error:
+            sglang_version.check(config.engine.arguments)
+        except sglang_version.Unsupported as error:
             raise CannotStart(f'{place(path, "engine.backend")}: engine.backend = "sglang": {error}') from None
     for folder in config.tasks.path:
         if not Path(folder).is_dir():

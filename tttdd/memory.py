@@ -20,7 +20,7 @@ from tttdd.protocol import GpuInfo
 from tttdd.shape import ModelShape, shape
 
 GIB = 2**30
-ENGINE_OVERHEAD = 6 * GIB
+ENGINE_OVERHEAD = 9 * GIB
 """Beside SGLang's static share: CUDA context and graphs, activations of a prefill chunk, logits of a decode batch."""
 LORA_SLOTS = 2
 """LoRA weights that the engine holds on the device, in the model's own width: one release, and the base's zeros."""
@@ -38,6 +38,8 @@ FULL_CONTEXTS = 4
 """The KV cache gets room for so many whole contexts before training alone gets larger bins."""
 WORTHWHILE = 1.1
 """The KV cache must get this much larger for its release to be worth the while."""
+LIVE_SHARE = 8
+"""A rollout holds this part of a context on average while it is sampled."""
 CPU_BIN = 32768
 FEWEST_RUNNING = 16
 
@@ -140,7 +142,6 @@ class _Room(msgspec.Struct, frozen=True):
 def plan_for(config: Config, folder: Path, found: Sequence[GpuInfo], rollouts: int | None = None) -> MemoryPlan:
     """The plan of a run with the model in `folder` on the devices `found`; `rollouts`: a step's, default the config's.
 
-    What our own workers hold counts as free: they are ended before others start.
     Raises CannotFit, ValueError for files that are no model, OSError for none.
     """
     for field, rule in gpus.missing(config, list(found)):
@@ -167,6 +168,11 @@ def plan(config: Config, model: ModelShape, devices: Sequence[Device], rollouts:
         trainer_peak=peak,
         max_tokens_per_gpu=tokens,
     )
+
+
+def without_workers(found: Sequence[GpuInfo]) -> list[GpuInfo]:
+    """The devices as if no engine and no trainer were at work: what there is for a run to come."""
+    return [_without_workers(gpu) for gpu in found]
 
 
 def kv_token(model: ModelShape) -> int:
@@ -273,14 +279,18 @@ def _given(device: Device, fixed: int, room: _Room, one: int, fraction: float) -
 
 
 def _running(tokens: int, context: int, share: int) -> int:
-    """Rollouts at once: a prompt and its answer are half a context long in the mean, over a rollout's life."""
-    fit = tokens // max(1, context // 2) // 8 * 8
+    """Rollouts at once: most answers are far shorter than the longest, and SGLang puts back what does not fit."""
+    fit = tokens // max(1, context // LIVE_SHARE) // 8 * 8
     return max(FEWEST_RUNNING, min(fit, -(-share // 8) * 8))
 
 
 def _device(gpu: GpuInfo) -> Device:
-    ours = sum(process.memory or 0 for process in gpu.processes if process.owner in ("engine", "trainer"))
-    return Device(gpu.index, gpu.memory_total, gpu.memory_total - max(0, gpu.memory_used - ours))
+    return Device(gpu.index, gpu.memory_total, gpu.memory_total - gpu.memory_used)
+
+
+def _without_workers(gpu: GpuInfo) -> GpuInfo:
+    workers = sum(process.memory or 0 for process in gpu.processes if process.owner in ("engine", "trainer"))
+    return msgspec.structs.replace(gpu, memory_used=max(0, gpu.memory_used - workers))
 
 
 def _no_bin(device: Device, rank: _Rank, tokens: int, room: int, shared: bool) -> str:

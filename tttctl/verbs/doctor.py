@@ -163,7 +163,7 @@ def _memory(settings: Config | None, there: list[GpuInfo]) -> tuple[list[Finding
     if folder is None or _absent(settings, there):
         return [Finding("memory plan", "note", "cannot be made without the model's files and the GPUs")], []
     try:
-        plan = memory.plan_for(settings, folder, there)
+        plan = memory.plan_for(settings, folder, memory.without_workers(there))
     except memory.CannotFit as error:
         return [Finding("memory plan", "missing", "does not fit", str(error))], []
     except (OSError, ValueError) as error:

@@ -28,6 +28,8 @@ from tttdd.ports import Probe, Release, Sampled, WorkerFailed
 
 AFFINITY = 16
 """Completions that a server may have in hand beyond the least loaded one and still get a prompt that it knows."""
+IDLE_SECONDS = 30
+"""For completions that were cancelled to leave a server."""
 END_OF_CONTEXT = 8
 """Tokens that a server keeps free at the end of its context."""
 
@@ -196,7 +198,7 @@ class SglangEngine:
 
 
 async def _flush(server: Server) -> None:
-    await server.post("/flush_cache", {})
+    await server.post(f"/flush_cache?timeout={IDLE_SECONDS}", {})
 
 
 def _completion(found: Generated) -> tuple[list[int], list[float], Literal["stop", "length"]]:

@@ -8,8 +8,6 @@ A request to a server that is gone raises WorkerDied with its last words, one th
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
-from importlib import metadata
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -21,37 +19,14 @@ import msgspec
 from tttdd.adapters.worker import Worker
 from tttdd.ports import WorkerDied, WorkerFailed
 
-VERSIONS = ((0, 5, 15), (0, 5, 18))
-"""SGLang releases whose HTTP contract this adapter is written to: from the first, below the second."""
 COMMAND = (sys.executable, "-P", "-m", "tttdd.workers.sglang_server")
 START_SECONDS = 1800.0
 """To the first generated token: reading weights, compiling kernels, capturing graphs."""
-OURS = frozenset(
-    {
-        "model_path",
-        "host",
-        "port",
-        "api_key",
-        "context_length",
-        "dtype",
-        "mem_fraction_static",
-        "max_running_requests",
-        "enable_lora",
-        "max_lora_rank",
-        "lora_target_modules",
-        "max_loras_per_batch",
-        "max_loaded_loras",
-        "enable_memory_saver",
-        "skip_server_warmup",
-        "random_seed",
-    }
-)
-"""ServerArgs that are set from the rest of the configuration."""
+ENVIRONMENT = {
+    "SGLANG_PYSPY_DUMP_BEFORE_CRASH": "0",  # a server whose scheduler has failed is to end at once, not after a minute
+    "SGLANG_CUDA_COREDUMP_BEFORE_CRASH": "0",
+}
 JSON = {"Content-Type": "application/json"}
-
-
-class Unsupported(RuntimeError):
-    """SGLang cannot be started as configured: missing, of a version not known here, or told what is not to be told."""
 
 
 class Place(msgspec.Struct, frozen=True):
@@ -79,20 +54,6 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     seed: int
     arguments: dict[str, str | int | float | bool] = {}
     """More of SGLang's ServerArgs, by name; none of OURS."""
-
-
-def check(arguments: Iterable[str]) -> None:
-    """Raises Unsupported, also for `arguments` that are set here."""
-    if taken := sorted(OURS & set(arguments)):
-        raise Unsupported(f"engine.arguments: tttdd sets {', '.join(taken)} itself; leave it out")
-    wanted = f"sglang>={_dotted(VERSIONS[0])},<{_dotted(VERSIONS[1])}"
-    try:
-        found = metadata.version("sglang")
-    except metadata.PackageNotFoundError:
-        raise Unsupported(f"SGLang is not installed; pip install '{wanted}'") from None
-    numbers = tuple(int(part) for part in found.split(".")[:3] if part.isdigit())
-    if not VERSIONS[0] <= numbers < VERSIONS[1]:
-        raise Unsupported(f"SGLang {found} is installed, but this version of tttdd speaks to {wanted}")
 
 
 class Server:
@@ -172,6 +133,7 @@ def _options(model: Path, place: Place, settings: Settings, command: tuple[str, 
         "max_loaded_loras": 3,
         "enable_memory_saver": settings.release_kv,
         "skip_server_warmup": True,
+        "sleep_on_idle": True,  # else an idle scheduler keeps a core that judges and trainer could use
         "random_seed": (settings.seed + place.device) % 2**31,
         "log_level": "warning",
     }
@@ -180,9 +142,5 @@ def _options(model: Path, place: Place, settings: Settings, command: tuple[str, 
         "thinking": settings.thinking,
         "command": command,
         "arguments": settings.arguments | arguments,
-        "environment": {"CUDA_VISIBLE_DEVICES": str(place.device)},
+        "environment": ENVIRONMENT | {"CUDA_VISIBLE_DEVICES": str(place.device)},
     }
-
-
-def _dotted(version: tuple[int, ...]) -> str:
-    return ".".join(map(str, version))

@@ -18,8 +18,6 @@ import msgspec
 from tttdd import gpus, memory
 from tttdd.adapters import model
 from tttdd.adapters.sampler import EmbeddedEngine
-from tttdd.adapters.sglang import SglangEngine
-from tttdd.adapters.sglang_server import Place, Settings
 from tttdd.adapters.trainer import MegatronTrainer
 from tttdd.config import Config
 from tttdd.errors import Refused
@@ -85,6 +83,10 @@ class LocalWorkshop:
                 context_length=config.engine.context_length,
                 thinking=config.sampling.thinking,
             )
+        # An HTTP client that the embedded engine does without costs a fifth of a second.
+        from tttdd.adapters.sglang import SglangEngine
+        from tttdd.adapters.sglang_server import Place, Settings
+
         settings = Settings(
             places=tuple(Place(each.device, each.mem_fraction, each.max_running_requests) for each in planned.engines),
             context_length=config.engine.context_length,

@@ -16,6 +16,7 @@ import select
 import signal
 import socket
 import subprocess
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -34,13 +35,13 @@ PR_SET_CHILD_SUBREAPER = 36
 class Server:
     """A running server: where it answers, and to whom."""
 
-    def __init__(self, options: dict[str, Any]) -> None:
+    def __init__(self, options: dict[str, Any], scratch: str) -> None:
         self.port, self.key = _free_port(), secrets.token_urlsafe(32)
         where = {"host": "127.0.0.1", "port": self.port, "api_key": self.key}
         self.process = subprocess.Popen(
             [*options["command"], str(os.getpid())],
             stdin=subprocess.PIPE,
-            env=os.environ | options["environment"],
+            env=os.environ | {"TMPDIR": scratch} | options["environment"],
         )
         assert self.process.stdin is not None
         with self.process.stdin as pipe, suppress(BrokenPipeError):  # a server that ended at once is told below
@@ -84,18 +85,35 @@ def _answer(server: Server, text: Text, request: wire.Request) -> wire.Reply:
 def _running(options: dict[str, Any]) -> Iterator[Server]:
     """A server, and at the end nothing of what it started, however deep: what loses its parent becomes ours."""
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-    server = Server(options)
-    try:
-        yield server
-    finally:
-        with suppress(subprocess.TimeoutExpired):
-            server.process.send_signal(signal.SIGTERM)
-            server.process.wait(GRACE_SECONDS)
-        while rest := psutil.Process().children(recursive=True):
-            for process in rest:
-                with suppress(psutil.NoSuchProcess):
-                    process.kill()
-            psutil.wait_procs(rest, timeout=GRACE_SECONDS)
+    with tempfile.TemporaryDirectory(prefix="tttdd-engine-") as scratch:  # it leaves its sockets lying about
+        server = Server(options, scratch)
+        try:
+            yield server
+        finally:
+            shared = {path for process in _tree() for path in _shared_memory(process.pid)}
+            with suppress(subprocess.TimeoutExpired):
+                server.process.send_signal(signal.SIGTERM)
+                server.process.wait(GRACE_SECONDS)
+            while rest := _tree():
+                for process in rest:
+                    with suppress(psutil.NoSuchProcess):
+                        process.kill()
+                psutil.wait_procs(rest, timeout=GRACE_SECONDS)
+            for path in shared:
+                path.unlink(missing_ok=True)
+
+
+def _tree() -> list[psutil.Process]:
+    return psutil.Process().children(recursive=True)
+
+
+def _shared_memory(pid: int) -> Iterator[Path]:
+    """Files of shared memory that a process has mapped: SGLang publishes its load in one, and leaves it."""
+    with suppress(OSError):
+        for line in Path(f"/proc/{pid}/maps").read_text().splitlines():
+            name = line.split(maxsplit=5)[5:]
+            if name and name[0].startswith("/dev/shm/sglang"):
+                yield Path(name[0])
 
 
 def _free_port() -> int:

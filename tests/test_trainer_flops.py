@@ -44,3 +44,10 @@ def test_a_short_sequence_of_a_large_model_costs_six_flops_a_weight_and_token():
 
 def test_what_a_cpu_could_do_at_most_is_not_known():
     assert flops.peak(torch.device("cpu"), torch.bfloat16) is None
+
+
+def test_the_peak_is_known_by_the_name_of_the_device_in_bfloat16(monkeypatch: pytest.MonkeyPatch):
+    for name, want in (("NVIDIA H200", 989e12), ("NVIDIA H100 PCIe", 756e12), ("NVIDIA L40S", 362e12), ("T4", None)):
+        monkeypatch.setattr(torch.cuda, "get_device_name", lambda device, name=name: name)
+        assert flops.peak(torch.device("cuda", 0), torch.bfloat16) == want
+    assert flops.peak(torch.device("cuda", 0), torch.float32) is None

@@ -21,10 +21,13 @@ from tttdd.domain import batch as batches
 from tttdd.domain.batch import TrainReport
 from tttdd.ports import Probe, Release, WorkerFailed
 from tttdd.workers.architecture import read_architecture, refuse_shards
+from tttdd.workers.parallel import Seat, start
 from tttdd.workers.train import Options, Trainer, TrainRequest
 
 pytestmark = pytest.mark.anyio
 BASE = Release(0)
+DEVICES = [0, 1] if torch.cuda.device_count() >= 2 else []
+"""Of the two processes: over NCCL where that is possible, else over gloo."""
 BATCH = make_batch(2, prompts=(7, 12, 5), samples=5)
 
 
@@ -54,7 +57,9 @@ def request(root: Path, number: int, target: Path) -> TrainRequest:
 
 
 def pair(root: Path, name: str, **changes: Any) -> MegatronTrainer:
-    return MegatronTrainer(options(root / "model", **changes), root / name / "trainer.log", processes=2)
+    return MegatronTrainer(
+        options(root / "model", devices=DEVICES, **changes), root / name / "trainer.log", processes=2
+    )
 
 
 @pytest.fixture(scope="module")
@@ -145,7 +150,8 @@ def short(root: Path, name: str, rounds: list[dict[int, int]], tensor_parallel: 
     words = [msgspec.json.encode(request(root, 0, root / name / f"{number}"), enc_hook=str) for number in range(9)]
     rest = [f"[{b','.join(words[: len(rounds)]).decode()}]", json.dumps(rounds)]
     seats = [{"index": index, "count": 2, "rendezvous": str(root / f"{name}.rendezvous")} for index in range(2)]
-    given = [json.dumps(options(root / "model", seat=seat, tensor_parallel=tensor_parallel)) for seat in seats]
+    settings = {"devices": DEVICES, "tensor_parallel": tensor_parallel}
+    given = [json.dumps(options(root / "model", seat=seat, **settings)) for seat in seats]
     script = [sys.executable, str(Path(__file__).with_name("trainer_ranks.py"))]
     with (
         subprocess.Popen([*script, given[1], *rest], stdout=subprocess.DEVNULL) as other,
@@ -178,3 +184,10 @@ def test_what_cannot_be_divided_is_refused_with_the_numbers(model: Path, shards:
         ValueError, match=rf"tensor_parallel = {shards} .* key-value heads \(2\), attention heads \(6\)"
     ):
         refuse_shards(read_architecture(model / "model"), shards)
+
+
+def test_devices_and_processes_that_do_not_go_together_are_refused():
+    with pytest.raises(ValueError, match=r"trainer.devices = \[99\]: \d+ CUDA devices are there"):
+        start(Seat(), 1, (99,))
+    with pytest.raises(ValueError, match="tensor_parallel = 2 does not divide 3 processes"):
+        start(Seat(index=0, count=3), 2, ())

@@ -30,7 +30,10 @@ def test_the_import_contracts_hold() -> None:
     ("package", "allowed"),
     [
         ("tttdd.domain", {"msgspec", "tttdd.domain"}),
-        ("tttctl", {"tttctl", "tttdd", "tttdd.protocol", "tttdd.config", "tttdd.gpus", "tttdd.memory", "msgspec", "rich"}),
+        (
+            "tttctl",
+            {"tttctl", "tttdd", "tttdd.protocol", "tttdd.config", "tttdd.gpus", "tttdd.memory", "msgspec", "rich"},
+        ),
         ("judges", {"judges", "numpy", "scipy", "msgspec"}),
     ],
 )

@@ -7,6 +7,7 @@ A request to a server that is gone raises WorkerDied with its last words, one th
 
 from __future__ import annotations
 
+import logging
 import sys
 from pathlib import Path
 from types import TracebackType
@@ -26,6 +27,7 @@ ENVIRONMENT = {
     "SGLANG_PYSPY_DUMP_BEFORE_CRASH": "0",  # a server whose scheduler has failed is to end at once, not after a minute
     "SGLANG_CUDA_COREDUMP_BEFORE_CRASH": "0",
 }
+logging.getLogger("httpx").setLevel(logging.WARNING)  # it would log every rollout
 JSON = {"Content-Type": "application/json"}
 
 

@@ -4,8 +4,9 @@
     share = <engine's move, trainer's move> / |trainer's move|^2        move: since the base, since the last release
 
 An engine that serves the new release has share 1, one that serves what it served before has share 0.  In bfloat16 a
-single step moves the log-probs by less than rounding does, but rounding has no direction: over the probe's tokens it
-averages out, and the share's standard error says how far.  A share is believed when that error is small.
+step may move the log-probs by less than rounding does, but rounding has no direction: over the probe's tokens it
+averages out of the engine's move, and the share's standard error says how far.  In the trainer's own move it does not,
+so the share is taken of what is no rounding.  It is believed when most of the move is real and its error is small.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ MINIMUM_LIMIT = 0.01
 """Nats, mean absolute."""
 BELIEVED_ERROR = 0.125
 """A share with a larger standard error tells nothing: 1 and 0.5 are then less than four errors apart."""
+REAL_PART = 0.5
+"""Of the trainer's squared move must be more than what rounding alone makes of two passes."""
 
 
 class Share(msgspec.Struct, frozen=True):
@@ -25,7 +28,7 @@ class Share(msgspec.Struct, frozen=True):
 
     value: float
     error: float
-    """Standard error.  Infinite when nothing moved."""
+    """Standard error.  Infinite when the move cannot be told from rounding."""
 
     @property
     def believed(self) -> bool:
@@ -63,11 +66,21 @@ class Evidence(msgspec.Struct, frozen=True):
 
     @property
     def since_base(self) -> Share:
-        return share(_move(self.engine, self.engine_base), _move(self.trainer, self.trainer_base))
+        return share(_move(self.engine, self.engine_base), _move(self.trainer, self.trainer_base), self._rounding)
 
     @property
     def since_previous(self) -> Share:
-        return share(_move(self.engine, self.engine_previous), _move(self.trainer, self.trainer_previous))
+        return share(
+            _move(self.engine, self.engine_previous), _move(self.trainer, self.trainer_previous), self._rounding
+        )
+
+    @property
+    def _rounding(self) -> float:
+        """Mean square of what rounding makes of a move, nats^2: as much as between engine and trainer under the base,
+        since either is the difference of two passes."""
+        return math.fsum((a - b) ** 2 for a, b in zip(self.engine_base, self.trainer_base, strict=True)) / len(
+            self.engine_base
+        )
 
 
 def distance(left: list[float], right: list[float]) -> float:
@@ -75,14 +88,15 @@ def distance(left: list[float], right: list[float]) -> float:
     return math.fsum(abs(a - b) for a, b in zip(left, right, strict=True)) / len(left)
 
 
-def share(engine: list[float], trainer: list[float]) -> Share:
-    """Least squares of the engine's move on the trainer's, through zero."""
+def share(engine: list[float], trainer: list[float], rounding: float) -> Share:
+    """Least squares of the engine's move on the trainer's, through zero; `rounding` as a mean square, nats^2."""
     square = math.fsum(t * t for t in trainer)
-    if square == 0:
+    real = 1 - rounding * len(trainer) / square if square > 0 else 0.0
+    if real < REAL_PART:
         return Share(0.0, math.inf)
     value = math.fsum(e * t for e, t in zip(engine, trainer, strict=True)) / square
     rest = math.fsum((e - value * t) ** 2 for e, t in zip(engine, trainer, strict=True))
-    return Share(value, math.sqrt(rest / max(1, len(trainer) - 1) / square))
+    return Share(value / real, math.sqrt(rest / max(1, len(trainer) - 1) / square) / real)
 
 
 def fault(evidence: Evidence) -> str | None:

@@ -21,6 +21,7 @@ def take(devices: tuple[int, ...], index: int, count: int) -> torch.device:
             f"and {count} trainer processes"
         )
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # read when CUDA starts; for deterministic products
+    os.environ.setdefault("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")  # else what is freed stays in pieces
     torch.cuda.set_device(devices[index])
     return torch.device("cuda", devices[index])
 

@@ -49,7 +49,7 @@ def _chunk(
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
     """Log-probs of one chunk and, when asked for, their derivative by the hidden rows."""
     rows_C, ours_C = _own_rows(targets_C, len(weight_VD), shards)
-    logits_CV = torch.nn.functional.linear(hidden_CD, weight_VD).float()
+    logits_CV = _logits(hidden_CD, weight_VD)
     chosen_C = logits_CV.gather(1, rows_C[:, None])[:, 0] * ours_C
     top_C = shards.largest(logits_CV.amax(1))
     exp_CV = logits_CV.sub_(top_C[:, None]).exp_()  # in place: the logits are the largest tensor there is
@@ -59,6 +59,13 @@ def _chunk(
         return logprobs_C, None
     softmax_CV = exp_CV.div_(total_C[:, None]).to(weight_VD.dtype)
     return logprobs_C, shards.sum(weight_VD[rows_C] * ours_C[:, None] - softmax_CV @ weight_VD)
+
+
+def _logits(hidden_CD: torch.Tensor, weight_VD: torch.Tensor) -> torch.Tensor:
+    """In float32 from the start: bfloat16 would round a logit near 16 by up to 0.06, more than a step may move it."""
+    if hidden_CD.device.type == "cuda" and weight_VD.dtype == torch.bfloat16:
+        return torch.mm(hidden_CD, weight_VD.T, out_dtype=torch.float32)
+    return torch.nn.functional.linear(hidden_CD.float(), weight_VD.float())
 
 
 def _own_rows(targets_C: torch.Tensor, rows: int, shards: Group) -> tuple[torch.Tensor, torch.Tensor]:

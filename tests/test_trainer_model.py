@@ -9,10 +9,11 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from torch.utils._python_dispatch import TorchDispatchMode
-from trainer_models import VOCABULARY, make_batch, plain_logprobs, save_model
+from trainer_models import TARGETS, VOCABULARY, make_batch, plain_logprobs, save_model
 
 from tttdd.domain.batch import Batch, Group, Sample
 from tttdd.workers.architecture import read_architecture
+from tttdd.workers.lora import Adapters
 from tttdd.workers.model import LanguageModel
 from tttdd.workers.packing import lay_out, pack
 from tttdd.workers.parallel import Seat, start
@@ -128,3 +129,14 @@ def test_no_tensor_of_all_tokens_by_the_vocabulary_is_ever_made(tmp_path: Path):
     assert hidden.grad is not None
     assert largest.numbers <= max(5 * VOCABULARY, len(layout.tokens_T) * 48, VOCABULARY * 48)
     assert len(layout.rows_N) * VOCABULARY > largest.numbers
+
+
+def test_a_layer_is_computed_again_to_its_end_so_that_it_holds_on_to_nothing(tmp_path: Path):
+    save_model(tmp_path, "qwen3", tied=True)
+    model, groups = ours(tmp_path), all_trained(make_batch())
+    Adapters(model, 4, 8, TARGETS).start(0)
+    ended: list[int] = []
+    for number, layer in enumerate(model.layers):
+        layer.register_forward_hook(lambda *_, number=number: ended.append(number))
+    model.logprobs(lay_out(groups, pack(groups, 1000)[0]), 100).sum().backward()
+    assert ended == [0, 1, 1, 0]

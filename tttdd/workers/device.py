@@ -26,9 +26,9 @@ def take(devices: tuple[int, ...], index: int, count: int) -> torch.device:
     return torch.device("cuda", devices[index])
 
 
-def compute_alike(device: torch.device) -> None:
-    """The same bits in every run, as far as the kernels can: on CUDA those that cannot only warn."""
-    torch.use_deterministic_algorithms(True, warn_only=device.type == "cuda")
+def compute_alike() -> None:
+    """The same bits in every run: kernels that cannot promise that are not used."""
+    torch.use_deterministic_algorithms(True)
     # Filling costs time.  torch gives its module the property in a way that types cannot see.
     deterministic.fill_uninitialized_memory = False  # pyright: ignore[reportAttributeAccessIssue]
 

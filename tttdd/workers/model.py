@@ -72,9 +72,12 @@ class LanguageModel:
         hidden = self.gpt.embedding(input_ids=layout.tokens_T.to(self.device)[None], position_ids=positions[None])
         given = {"attention_mask": self._sight(layout.blocks), "rotary_pos_emb": self._angles(positions)}
         for layer in self.layers:
-            # Not megatron's own recompute: behind a frozen embedding that gives the adapters no gradient.
+            # Not megatron's own recompute: behind a frozen embedding that gives the adapters no gradient.  And to the
+            # end of the layer: one of megatron 0.19 that is stopped early holds on to what it has computed so far.
             if self.recompute and torch.is_grad_enabled():
-                hidden, _ = checkpoint(layer, hidden, use_reentrant=False, preserve_rng_state=False, **given)
+                hidden, _ = checkpoint(
+                    layer, hidden, use_reentrant=False, preserve_rng_state=False, early_stop=False, **given
+                )
             else:
                 hidden, _ = layer(hidden, **given)
         return self.gpt.decoder.final_layernorm(hidden)[:, 0]

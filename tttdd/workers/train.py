@@ -3,8 +3,7 @@
     (release N, batch file) -> base log-probs of all bins -> forward and backward bin by bin -> Adam -> release N + 1
 
 One process a device, all with the same requests; the first one writes and is listened to.  Nothing is kept between
-requests but the frozen base, so on the CPU a request repeated gives the same release bit for bit.  On CUDA torch is
-asked for deterministic kernels, but attention's backward pass is none: there the same up to its rounding.
+requests but the frozen base, and only deterministic kernels are used, so that a request repeated gives the same release.
 Requests: `train` and `score`; events: `ready` once loaded, `progress` {done, total} per bin and pass, `warning` {text}.
 """
 
@@ -87,7 +86,7 @@ class Trainer:
         if options.threads is not None:
             torch.set_num_threads(options.threads)
         self._parallel = parallel.start(options.seat, options.tensor_parallel, options.devices)
-        compute_alike(self._parallel.device)
+        compute_alike()
         dtype = getattr(torch, options.dtype)
         model = LanguageModel(Path(options.model_path), dtype, self._parallel)
         model.recompute = options.recompute

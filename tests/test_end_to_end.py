@@ -51,15 +51,16 @@ pytestmark = pytest.mark.timeout(300)
 class Daemon:
     """A tttdd process in a folder of its own."""
 
-    def __init__(self, folder: Path, style: str = "completion") -> None:
+    def __init__(self, folder: Path, style: str = "completion", environment: dict[str, str] | None = None) -> None:
         self.folder, self.client = folder, Client(str(folder / "s"))
+        self._environment = os.environ | (environment or {})
         write_tiny_model(folder / "model")
         (folder / "tttdd.toml").write_text(CONFIG.format(folder=folder, style=style))
 
     def start(self) -> None:
         command = [sys.executable, "-m", "tttdd", "--config", str(self.folder / "tttdd.toml")]
         with (self.folder / "log").open("ab") as log:
-            self.process = subprocess.Popen(command, stderr=log, start_new_session=True)
+            self.process = subprocess.Popen(command, stderr=log, start_new_session=True, env=self._environment)
         wait_for(lambda: self.answers(), "the daemon")
 
     def answers(self) -> bool:

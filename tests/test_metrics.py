@@ -15,7 +15,7 @@ from tttdd.ports import Sampled
 def outcome(
     reward: float, program: str | None, reason: Reason = "", finish: Literal["stop", "length"] = "stop", tokens=4
 ):
-    sampled = Sampled([1] * tokens, [-1.0] * tokens, [True] * tokens, "", finish, 0)
+    sampled = Sampled([1] * tokens, [-1.0] * tokens, [tokens < 10] + [True] * (tokens - 1), "", finish, 0)
     return sampled, program, Verdict(valid=not reason, reward=reward, reason=reason)
 
 
@@ -42,6 +42,7 @@ def test_a_grid_tells_its_rewards_its_failures_and_its_lengths() -> None:
         "constant_groups_removed": 1,
         "valid_fraction": pytest.approx(2 / 6),
         "distinct_programs": 2,
+        "thinking_closed_fraction": pytest.approx(1 / 6),
         "truncated_fraction": pytest.approx(1 / 6),
         "failures/no_code": 1,
         "failures/wrong_type": 3,

@@ -21,6 +21,8 @@ class Answer(Protocol):
     def token_ids(self) -> Sequence[int]: ...
     @property
     def finish_reason(self) -> str: ...
+    @property
+    def loss_mask(self) -> Sequence[bool]: ...
 
 
 class Judged(Protocol):
@@ -52,6 +54,7 @@ def grid_row(
         "tttd/valid_fraction": statistics.fmean(verdict.valid for verdict in verdicts),
         "tttd/distinct_programs": len({normal_form(program) for _, program, _ in outcomes if program is not None}),
         "tttd/truncated_fraction": statistics.fmean(answer.finish_reason == "length" for answer in answers),
+        "tttd/thinking_closed_fraction": statistics.fmean(not all(answer.loss_mask) for answer in answers),
         **_failures(verdicts),
         "rollout/response_length_mean": statistics.fmean(len(answer.token_ids) for answer in answers),
     }

@@ -3,7 +3,7 @@
     (release N, batch file) -> base log-probs of all bins -> forward and backward bin by bin -> Adam -> release N + 1
 
 One process a device, all with the same requests; the first one writes and is listened to.  Nothing is kept between
-requests but the frozen base, and only deterministic kernels are used, so that a request repeated gives the same release.
+requests but the frozen base, and only deterministic kernels are used: a request repeated gives the same release.
 Requests: `train` and `score`; events: `ready` once loaded, `progress` {done, total} per bin and pass, `warning` {text}.
 """
 

@@ -14,7 +14,7 @@ from tests.fakes import FakeNvml
 from tttctl.client import Client
 from tttctl.parser import parser
 from tttctl.verbs import doctor
-from tttdd import config, gpus
+from tttdd import config, gpus, sglang_version
 
 GIB = 2**30
 QWEN = {
@@ -99,8 +99,7 @@ def test_a_version_of_sglang_out_of_range_is_told(monkeypatch: pytest.MonkeyPatc
 
 def test_the_supported_range_is_the_one_that_is_installed() -> None:
     project = tomllib.loads((Path(__file__).parent.parent / "pyproject.toml").read_text())["project"]
-    first, last = (".".join(map(str, numbers)) for numbers in doctor.SGLANG)
-    assert f"sglang>={first},<{last}" in project["optional-dependencies"]["gpu"]
+    assert sglang_version.WANTED in project["optional-dependencies"]["gpu"]
 
 
 def test_the_embedded_engine_needs_no_gpu_and_no_sglang(

@@ -17,13 +17,13 @@ import pytest
 from tests.fakes import FakeObserver, FixedTrainer
 from tests.test_sampler_model import reference, write_adapter
 from tests.tiny_models import write_tiny_model
-from tttdd.adapters import sglang_version
+from tttdd import sglang_version
 from tttdd.adapters.sglang import AFFINITY, SglangEngine
 from tttdd.adapters.sglang_server import Place, Settings
-from tttdd.adapters.sglang_version import Unsupported
 from tttdd.domain.prompt import Prompt
 from tttdd.ports import Probe, PublishFailed, Release, Sampled, WorkerDied, WorkerFailed
 from tttdd.serving import Serving
+from tttdd.sglang_version import Unsupported
 
 pytestmark = [pytest.mark.anyio, pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")]
 FAKE = Path(__file__).with_name("fake_sglang.py")

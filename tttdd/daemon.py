@@ -16,8 +16,7 @@ from pathlib import Path
 
 import anyio
 
-from tttdd import gpus, notify
-from tttdd.adapters import sglang_version
+from tttdd import gpus, notify, sglang_version
 from tttdd.adapters.catalog import JudgeCatalog
 from tttdd.adapters.judge_pool import JudgePool
 from tttdd.adapters.store import SqliteStore, StoreError

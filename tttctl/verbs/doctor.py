@@ -20,6 +20,7 @@ import msgspec
 
 from tttctl.client import Client, Failed, NoDaemon
 from tttctl.render import say, show_json, table
+from tttdd import sglang_version
 from tttdd.config import Config, ConfigError, default_path, device_fields, load
 from tttdd.protocol import GpuInfo, Health
 
@@ -27,8 +28,6 @@ PACKAGES = {
     "cpu": ("torch", "megatron-core", "transformers", "tokenizers", "safetensors", "triton"),
     "gpu": ("torch", "sglang", "megatron-core", "peft", "transformers", "tokenizers", "safetensors", "triton"),
 }
-SGLANG = ((0, 5, 15), (0, 5, 18))
-"""Versions that the engine speaks to: from the first, below the second."""
 DISK_GIB = 3.0
 MEMORY_GIB = 4.0
 SANDBOX = """
@@ -91,14 +90,9 @@ def _package(name: str, extra: str) -> Finding:
         found = metadata.version(name)
     except metadata.PackageNotFoundError:
         return Finding(name, "missing", "not installed", f"pip install 'tttdd[{extra}]'")
-    if name == "sglang" and not SGLANG[0] <= _numbers(found) < SGLANG[1]:
-        wanted = "sglang>={}.{}.{},<{}.{}.{}".format(*SGLANG[0], *SGLANG[1])
-        return Finding(name, "missing", f"{found} is not supported", f"pip install '{wanted}'")
+    if name == "sglang" and not sglang_version.supported(found):
+        return Finding(name, "missing", f"{found} is not supported", f"pip install '{sglang_version.WANTED}'")
     return Finding(name, "ok", found)
-
-
-def _numbers(version: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in version.split(".")[:3] if part.isdigit())
 
 
 def _configuration() -> tuple[Config | None, Finding]:

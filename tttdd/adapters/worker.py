@@ -75,7 +75,7 @@ class Worker:
                 stdout=log,
                 stderr=log,
                 pass_fds=[theirs.fileno()],
-                env=os.environ | {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"},  # the order in which NVML counts them, too
+                env=_environment(),
                 start_new_session=True,
             )
         self._stream = await anyio.abc.UNIXSocketStream.from_socket(ours)
@@ -178,6 +178,12 @@ class Worker:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
+
+
+def _environment() -> dict[str, str]:
+    """Devices are numbered as NVML and nvidia-smi do, whatever the daemon was started with."""
+    kept = {name: value for name, value in os.environ.items() if name != "CUDA_VISIBLE_DEVICES"}
+    return kept | {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
 
 
 def _frames(buffer: bytearray) -> list[wire.Message]:

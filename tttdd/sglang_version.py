@@ -7,6 +7,7 @@ from importlib import metadata
 
 VERSIONS = ((0, 5, 15), (0, 5, 18))
 """SGLang releases whose HTTP contract this adapter is written to: from the first, below the second."""
+WANTED = "sglang>={}.{}.{},<{}.{}.{}".format(*VERSIONS[0], *VERSIONS[1])
 OURS = frozenset(
     {
         "model_path",
@@ -35,19 +36,18 @@ class Unsupported(RuntimeError):
     """SGLang cannot be started as configured: missing, of a version not known here, or told what is not to be told."""
 
 
+def supported(version: str) -> bool:
+    numbers = tuple(int(part) for part in version.split(".")[:3] if part.isdigit())
+    return VERSIONS[0] <= numbers < VERSIONS[1]
+
+
 def check(arguments: Iterable[str]) -> None:
     """Raises Unsupported, also for `arguments` that are set here."""
     if taken := sorted(OURS & set(arguments)):
         raise Unsupported(f"engine.arguments: tttdd sets {', '.join(taken)} itself; leave it out")
-    wanted = f"sglang>={_dotted(VERSIONS[0])},<{_dotted(VERSIONS[1])}"
     try:
         found = metadata.version("sglang")
     except metadata.PackageNotFoundError:
-        raise Unsupported(f"SGLang is not installed; pip install '{wanted}'") from None
-    numbers = tuple(int(part) for part in found.split(".")[:3] if part.isdigit())
-    if not VERSIONS[0] <= numbers < VERSIONS[1]:
-        raise Unsupported(f"SGLang {found} is installed, but this version of tttdd speaks to {wanted}")
-
-
-def _dotted(version: tuple[int, ...]) -> str:
-    return ".".join(map(str, version))
+        raise Unsupported(f"SGLang is not installed; pip install '{WANTED}'") from None
+    if not supported(found):
+        raise Unsupported(f"SGLang {found} is installed, but this version of tttdd speaks to {WANTED}")

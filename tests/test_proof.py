@@ -67,10 +67,11 @@ def noisy(release: list[float], served: list[float], seed: int) -> Evidence:
 
 @pytest.mark.parametrize("seed", range(5))
 def test_a_move_as_small_as_rounding_is_still_seen_over_many_tokens(seed: int) -> None:
-    right = noisy(*[[a + 1.5 * b for a, b in zip(BASE, MOVE, strict=True)]] * 2, seed)
+    moved = [a + 1.5 * b for a, b in zip(BASE, MOVE, strict=True)]
+    right = noisy(moved, moved, seed)
     assert right.since_base.value == pytest.approx(1, abs=0.2)
     assert fault(right) is None
-    stale = noisy([a + 1.5 * b for a, b in zip(BASE, MOVE, strict=True)], BASE, seed)
+    stale = noisy(moved, BASE, seed)
     assert stale.gap < stale.limit
     assert "answers like the base" in (fault(stale) or "")
 

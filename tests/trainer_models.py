@@ -58,7 +58,7 @@ def _sample(draw: random.Random) -> Sample:
     )
 
 
-def plain_logprobs(twin: PreTrainedModel, prompt: list[int], completion: list[int]) -> torch.Tensor:
+def plain_logprobs(twin: torch.nn.Module, prompt: list[int], completion: list[int]) -> torch.Tensor:
     """Log-probs of a completion, one sequence through transformers, nothing shared."""
     logits = twin(torch.tensor([prompt + completion])).logits[0, len(prompt) - 1 : -1]
     return logits.float().log_softmax(-1).gather(1, torch.tensor(completion)[:, None])[:, 0]

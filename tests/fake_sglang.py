@@ -1,49 +1,69 @@
 """SGLang's HTTP server as the adapter sees it, for machines without a GPU: `python tests/fake_sglang.py PARENT`.
 
-A tiny model really samples and scores, with LoRA weights from the folders it is told to load; what is answered has the
-form that `tests/recordings` shows of the real server.  Its ServerArgs are JSON on standard input, and among them may be
-`fault`: stale (a load keeps the weights loaded before), nameless (requests are answered by the base), swapped (layers 0
-and 1 of what is loaded change places).  `log_requests` names a file that gets a line a request.
+A tiny model really samples and scores, with LoRA weights from the folders it is told to load; the answers have the
+form that tests/recordings shows of the real server.  Like that one it has a process beside it, a file of shared memory
+and something in TMPDIR, and leaves them.  Its ServerArgs are JSON on standard input; `log_requests` names a file that
+gets a line a request; `fault`, or a POST to /fault, makes it go wrong in one of the ways that FAULTS tells.
 """
 
 from __future__ import annotations
 
 import json
-import re
+import mmap
+import os
+import signal
+import subprocess
 import sys
-import time
+import tempfile
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import anyio
-import torch
 import uvicorn
-from safetensors import SafetensorError
-from safetensors.torch import load_file
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
-from transformers import AutoTokenizer
+from tokenizers import Tokenizer
 
 from tttdd import wire
-from tttdd.workers.decoder import Weights, load, merge, rope_table
-from tttdd.workers.decoding import Decoding, Row, score, uniforms
+
+if TYPE_CHECKING:
+    from tests.fake_sglang_model import Model
+    from tttdd.workers.decoder import Weights
+
+FAULTS = {
+    "": "none",
+    "no start": "ends at once, with a last word",
+    "stale": "a load gets the weights that were loaded before it",
+    "nameless": "every request is answered by the base",
+    "swapped": "layers 0 and 1 of what is loaded change places",
+    "silent": "a completion never ends",
+    "abort": "completions are aborted",
+    "other ids": "log-probs are of other tokens than the output's",
+    "no log-probs": "log-probs are missing",
+    "deaf": "SIGTERM is ignored",
+}
 
 
 class FakeServer:
     def __init__(self, arguments: dict[str, Any]) -> None:
         self._arguments, self._fault = arguments, arguments.get("fault", "")
-        folder = Path(arguments["model_path"])
-        self._base, self._tokenizer = load(folder), AutoTokenizer.from_pretrained(folder)
+        self._folder = Path(arguments["model_path"])
+        self._tokenizer = Tokenizer.from_file(str(self._folder / "tokenizer.json"))
         self._context: int = arguments["context_length"]
-        self._rope = rope_table(self._base.shape, self._context)
         self._loaded: dict[str, Weights] = {}
         self._known: dict[str, str] = {}
         """Every path ever loaded: a name that is not loaded is silently loaded again from there."""
         self._seed = int(arguments["random_seed"])
         self._running = 0
-        self._resting = False
+
+    @cached_property
+    def _model(self) -> Model:
+        from tests.fake_sglang_model import Model
+
+        return Model(self._folder, self._context)
 
     def app(self) -> Starlette:
         return Starlette(
@@ -54,6 +74,7 @@ class FakeServer:
                 self._route("/flush_cache", self.flush),
                 self._route("/release_memory_occupation", self.release),
                 self._route("/resume_memory_occupation", self.resume),
+                self._route("/fault", self.fault),
                 Route("/running", self.running),
             ]
         )
@@ -63,7 +84,7 @@ class FakeServer:
             if request.headers.get("authorization") != f"Bearer {self._arguments['api_key']}":
                 return JSONResponse({"error": "Unauthorized"}, 401)
             body = await request.json() if await request.body() else {}
-            self._log(path, body)
+            self._log(f"{path}?{request.url.query}" if request.url.query else path, body)
             return await handler(request, body)
 
         return Route(path, checked, methods=["POST"])
@@ -73,61 +94,71 @@ class FakeServer:
             with Path(name).open("a") as log:
                 log.write(json.dumps([path, body]) + "\n")
 
+    # What a test asks
+
     async def running(self, request: Request) -> Response:
         return JSONResponse({"running": self._running})
+
+    async def fault(self, request: Request, body: dict[str, Any]) -> Response:
+        self._fault = body["fault"]
+        assert self._fault in FAULTS
+        if self._fault == "deaf":
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        return Response()
+
+    # What the adapter asks
 
     async def generate(self, request: Request, body: dict[str, Any]) -> Response:
         ids, params = body["input_ids"], body["sampling_params"]
         if len(ids) >= self._context - 6:
             return _refused(f"The input ({len(ids)} tokens) is longer than the model's context length")
-        weights = self._weights(body.get("lora_path"))
-        if weights is None:
-            return _refused(f"The following requested LoRA adapters are not loaded: {{{body['lora_path']!r}}}")
-        first = body.get("logprob_start_len", -1)
-        scored = [[None, ids[first], None]] if first >= 0 else []
-        if first >= 0 and len(ids) > first + 1:
-            values = score(weights, self._rope, ids[: first + 1], ids[first + 1 :])
-            scored += [[value, token, None] for value, token in zip(values, ids[first + 1 :], strict=True)]
-        row, reason = await self._sample(request, weights, ids, params)
-        logprobs = [[value, token, None] for value, token in zip(row.logprobs, row.tokens, strict=True)]
-        return JSONResponse(
-            {
-                "text": self._tokenizer.decode(row.tokens, skip_special_tokens=True),
-                "output_ids": row.tokens,
-                "meta_info": {
-                    "finish_reason": reason,
-                    "prompt_tokens": len(ids),
-                    "input_token_logprobs": scored,
-                    "output_token_logprobs": logprobs,
-                    "completion_tokens": len(row.tokens),
-                },
-            }
-        )
+        if not body.get("return_logprob"):  # the health gate, which needs no model
+            return JSONResponse({"output_ids": [7], "meta_info": {"finish_reason": {"type": "length", "length": 1}}})
+        if self._fault == "silent":
+            await self._say_nothing(request)
+            return Response()
+        try:
+            weights = self._weights(body.get("lora_path"))
+        except LookupError as error:
+            return _refused(str(error.args[0]))
+        scored: list[list[Any]] = []
+        if (first := body.get("logprob_start_len", -1)) >= 0:
+            values = self._model.score(weights, ids, first) if len(ids) > first + 1 else []
+            scored = _entries([None, *values], ids[first:])
+        tokens, values, reason = await self._sample(request, weights, ids, params)
+        if self._fault == "abort":
+            reason = {"type": "abort", "message": "Aborted", "status_code": None, "err_type": None}
+        if self._fault == "no log-probs":
+            scored, values = [[None, *entry[1:]] for entry in scored], [None] * len(values)
+        shift = 1 if self._fault == "other ids" else 0
+        scored = [[value, token + shift, text] for value, token, text in scored]
+        return _generated(tokens, scored, _entries(values, [token + shift for token in tokens]), reason)
 
     async def _sample(
         self, request: Request, weights: Weights, ids: list[int], params: dict[str, Any]
-    ) -> tuple[Row, dict[str, Any]]:
+    ) -> tuple[list[int], list[Any], dict[str, Any]]:
         """A token at a time, so that others come in between and a caller that hangs up is noticed."""
         self._seed += 1
-        room = min(params["max_new_tokens"], self._context - len(ids) - 1)
-        row = Row(0, tuple(ids), 0, None, uniforms(self._seed, room))
-        decoding = Decoding(weights, self._rope)
-        reason: dict[str, Any] = {"type": "length", "length": params["max_new_tokens"]}
         self._running += 1
+        row = None
         try:
-            for place in range(room):
-                if place:
-                    decoding.step()
-                else:
-                    decoding.join(row)
+            room = min(params["max_new_tokens"], self._context - len(ids) - 1)
+            for row in self._model.sample(weights, ids, self._seed, room):
                 if ended := self._ended(row.tokens, params):
-                    return row, {"type": "stop", "matched": ended}
-                await anyio.sleep(self._arguments.get("token_seconds", 0))
+                    return row.tokens, row.logprobs, {"type": "stop", "matched": ended}
+                await anyio.sleep(0)
                 if await request.is_disconnected():
-                    return row, {"type": "abort", "message": "Abort"}
-            return row, reason
+                    break
         finally:
             self._running -= 1
+        reason = {"type": "length", "length": params["max_new_tokens"]}
+        return (row.tokens, row.logprobs, reason) if row else ([], [], reason)
+
+    async def _say_nothing(self, request: Request) -> None:
+        self._running += 1
+        while not await request.is_disconnected():
+            await anyio.sleep(0.01)
+        self._running -= 1
 
     def _ended(self, tokens: list[int], params: dict[str, Any]) -> int | str | None:
         if tokens[-1] in params.get("stop_token_ids", ()):
@@ -135,33 +166,47 @@ class FakeServer:
         text = self._tokenizer.decode(tokens, skip_special_tokens=True)
         return next((stop for stop in params.get("stop", ()) if stop in text), None)
 
-    def _weights(self, name: str | None) -> Weights | None:
+    def _weights(self, name: str | None) -> Weights:
         if name is None or self._fault == "nameless":
-            return self._base
-        if name not in self._loaded and name in self._known and Path(self._known[name]).is_dir():
-            self._loaded[name] = merge(self._base, Path(self._known[name]))
-        return self._loaded.get(name)
+            return self._model.base
+        if name not in self._loaded:
+            if name not in self._known:
+                raise LookupError(f"Got LoRA adapter that has never been loaded: {name}")
+            try:
+                self._loaded[name] = self._model.merged(Path(self._known[name]))
+            except ValueError as error:
+                raise LookupError(f"Failed to implicitly load LoRA adapter {name}: {error}") from None
+        return self._loaded[name]
 
     async def load_lora(self, request: Request, body: dict[str, Any]) -> Response:
         name, path = body["lora_name"], Path(body["lora_path"])
         if name in self._loaded:
-            return _done(False, f"LoRA adapter '{name}' is already loaded. Please unload it before loading again.")
-        if not (path / "adapter_config.json").exists():
-            return _done(False, f"{path} has no adapter_config.json")
-        kept = list(self._loaded.values())[-1:]
-        if self._fault == "swapped":
-            swap_layers(path / "adapter_model.safetensors")
+            return self._done(f"Failed to load LoRA adapter {name} because it is already loaded")
+        before = list(self._loaded.values())[-1:]
         try:
-            self._loaded[name] = kept[0] if kept and self._fault == "stale" else merge(self._base, path)
-        except (KeyError, SafetensorError) as error:
-            return _done(False, f"Failed to load LoRA adapter {name}: {error}")
+            self._loaded[name] = before[0] if before and self._fault == "stale" else self._read(path)
+        except ValueError as error:
+            return self._done(f"Failed to load LoRA adapter {name}: {error}")
         self._known[name] = str(path)
-        return _done(True, "")
+        return self._done()
+
+    def _read(self, path: Path) -> Weights:
+        if self._fault != "swapped":
+            return self._model.merged(path)
+        from tests.fake_sglang_model import swapped
+
+        with swapped(path) as other:
+            return self._model.merged(other)
 
     async def unload_lora(self, request: Request, body: dict[str, Any]) -> Response:
         if self._loaded.pop(body["lora_name"], None) is None:
-            return _done(False, f"LoRA adapter with name {body['lora_name']} does not exist.")
-        return _done(True, "")
+            return self._done(f"LoRA with name {body['lora_name']} does not exist. Loaded LoRAs: {list(self._loaded)}")
+        return self._done()
+
+    def _done(self, problem: str = "") -> Response:
+        loaded = {name: self._known[name] for name in self._loaded}
+        answer = {"success": not problem, "error_message": problem, "loaded_adapters": loaded}
+        return JSONResponse(answer, 400 if problem else 200)
 
     async def flush(self, request: Request, body: dict[str, Any]) -> Response:
         with anyio.move_on_after(float(request.query_params.get("timeout", 0))):
@@ -170,43 +215,48 @@ class FakeServer:
         return Response("Cache flushed.\n", 400 if self._running else 200)
 
     async def release(self, request: Request, body: dict[str, Any]) -> Response:
-        self._resting = True
         return Response()
 
     async def resume(self, request: Request, body: dict[str, Any]) -> Response:
-        self._resting = False
         return Response()
 
 
-def swap_layers(file: Path) -> None:
-    """Layers 0 and 1 of a LoRA file change places; the file is written anew, so that a hard link keeps the old one."""
-    from safetensors.torch import save_file
+def _entries(values: list[Any], tokens: list[int]) -> list[list[Any]]:
+    return [[value, token, None] for value, token in zip(values, tokens, strict=True)]
 
-    tensors = load_file(file)
-    file.unlink()
-    other = {"0": "1", "1": "0"}
-    moved = {re.sub(r"(?<=layers\.)\d+", lambda found: other[found[0]], name): value for name, value in tensors.items()}
-    save_file(moved, file, metadata={"format": "pt"})
+
+def _generated(tokens: list[int], scored: list[Any], sampled: list[Any], reason: dict[str, Any]) -> Response:
+    logprobs = {"input_token_logprobs": scored, "output_token_logprobs": sampled}
+    return JSONResponse({"output_ids": tokens, "meta_info": {"finish_reason": reason, **logprobs}})
 
 
 def _refused(message: str) -> Response:
     return JSONResponse({"error": {"message": message}}, 400)
 
 
-def _done(success: bool, message: str) -> Response:
-    return JSONResponse({"success": success, "error_message": message}, 200 if success else 400)
+def leave_traces() -> mmap.mmap:
+    """What the real server has beside itself."""
+    subprocess.Popen(["sleep", "1000"])
+    Path(tempfile.gettempdir(), "socket").touch()
+    memory = Path(f"/dev/shm/sglang_fake_{os.getpid()}")
+    memory.write_bytes(b"\0" * mmap.PAGESIZE)
+    with memory.open("r+b") as file:
+        return mmap.mmap(file.fileno(), mmap.PAGESIZE)
+
+
+def serve(arguments: dict[str, Any]) -> None:
+    """Until a signal comes."""
+    if arguments.get("fault") == "no start":
+        sys.exit("no GPU is left")
+    traces = leave_traces()
+    app = FakeServer(arguments).app()
+    uvicorn.run(app, host=arguments["host"], port=arguments["port"], log_level="warning", lifespan="off")
+    traces.close()
 
 
 def main() -> None:
     wire.die_with_parent(int(sys.argv[1]))
-    arguments = json.load(sys.stdin)
-    torch.set_num_threads(1)
-    if arguments.get("fault") == "no start":
-        sys.exit("no GPU is left")
-    time.sleep(arguments.get("start_seconds", 0))
-    with torch.inference_mode():
-        app = FakeServer(arguments).app()
-        uvicorn.run(app, host=arguments["host"], port=arguments["port"], log_level="warning")
+    serve(json.load(sys.stdin))
 
 
 if __name__ == "__main__":

@@ -1,34 +1,45 @@
-"""The SGLang adapter against a server that speaks its contract: real processes and HTTP, a tiny model's log-probs."""
+"""The SGLang adapter against a server that speaks its contract: real processes and HTTP, a tiny model's log-probs.
+
+What every engine must do is tested in test_engine_port.  Starting an engine takes seconds, so most tests share one:
+each publishes under numbers of its own, looks at the requests made meanwhile, and POSTs the fault that it needs.
+"""
 
 from __future__ import annotations
 
+import itertools
 import json
-import os
-import signal
+import shutil
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import anyio
+import msgspec
 import psutil
 import pytest
 
 from tests.fakes import FakeObserver, FixedTrainer
+from tests.record_sglang import replaced
 from tests.test_sampler_model import reference, write_adapter
 from tests.tiny_models import write_tiny_model
 from tttdd import sglang_version
-from tttdd.adapters.sglang import AFFINITY, SglangEngine
+from tttdd.adapters.sglang import AFFINITY, IDLE_SECONDS, Generated, SglangEngine
 from tttdd.adapters.sglang_server import Place, Settings
 from tttdd.domain.prompt import Prompt
 from tttdd.ports import Probe, PublishFailed, Release, Sampled, WorkerDied, WorkerFailed
 from tttdd.serving import Serving
-from tttdd.sglang_version import Unsupported
+from tttdd.sglang_version import WANTED, Unsupported
 
 pytestmark = [pytest.mark.anyio, pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")]
-FAKE = Path(__file__).with_name("fake_sglang.py")
-COMMAND = (sys.executable, str(FAKE))
+COMMAND = (sys.executable, str(Path(__file__).with_name("fake_sglang.py")))
+RECORDINGS = sorted(Path(__file__).with_name("recordings").glob("sglang-*.json"))
 PROBE = Probe([3, 4, 5], [6, 7, 200])
+CONTEXT = 256
+Requests = Callable[[str], list[dict[str, Any]]]
+numbers = itertools.count(1)
+"""Of releases: each test publishes others."""
 
 
 @pytest.fixture(scope="module")
@@ -46,170 +57,188 @@ def adapters(model: Path, tmp_path_factory: pytest.TempPathFactory) -> list[Path
     return [write_adapter(model, tmp_path_factory.mktemp("adapter"), seed) for seed in (1, 2)]
 
 
-def start(model: Path, folder: Path, *, servers: int = 1, release_kv: bool = False, **arguments: Any) -> SglangEngine:
+def start(model: Path, folder: Path, *, servers: int = 1, **arguments: Any) -> SglangEngine:
     settings = Settings(
         places=tuple(Place(device, 0.5, 16) for device in range(servers)),
-        context_length=256,
+        context_length=CONTEXT,
         dtype="float32",
         thinking=False,
         rank=4,
         targets=("q_proj",),
-        release_kv=release_kv,
+        release_kv=True,
         seed=1,
         arguments={"log_requests": str(folder / "requests"), **arguments},
     )
     return SglangEngine(model, folder / "serving", folder / "logs", settings, COMMAND)
 
 
-def requests(folder: Path, path: str) -> list[dict[str, Any]]:
-    lines = [json.loads(line) for line in (folder / "requests").read_text().splitlines()]
-    return [body for name, body in lines if name == path]
-
-
-def processes(folder: Path) -> list[psutil.Process]:
-    """What runs for the engine of `folder`: each has the log open as its output."""
-    found: list[psutil.Process] = []
-    for one in psutil.process_iter(["cmdline"]):
-        if any("fake_sglang" in word or "tttdd.workers.serve" in word for word in one.info["cmdline"] or []):
-            logs = Path(f"/proc/{one.pid}/fd/1")
-            if logs.exists() and str(logs.resolve()).startswith(str(folder)):
-                found.append(one)
-    return found
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("engine")
 
 
 @pytest.fixture(scope="module")
-async def engine(model: Path, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[SglangEngine]:
-    async with start(model, tmp_path_factory.mktemp("engine"), servers=2) as running:
+async def engine(model: Path, folder: Path) -> AsyncIterator[SglangEngine]:
+    async with start(model, folder, servers=2) as running:
         yield running
 
 
-async def sample_all(
-    engine: SglangEngine, prompts: list[list[int]], release: int = 0, tokens: int = 20
-) -> list[Sampled]:
-    found: dict[int, Sampled] = {}
-
-    async def one(place: int, prompt: list[int]) -> None:
-        found[place] = await engine.sample(prompt, release=release, seed=2 * place, stop=None, max_new_tokens=tokens)
-
-    async with anyio.create_task_group() as tasks:
-        for place, prompt in enumerate(prompts):
-            tasks.start_soon(one, place, prompt)
-    return [found[place] for place in range(len(prompts))]
+def logged(folder: Path) -> list[tuple[str, dict[str, Any]]]:
+    file = folder / "requests"
+    return [tuple(json.loads(line)) for line in file.read_text().splitlines()] if file.exists() else []
 
 
-async def test_completions_carry_the_log_probs_of_the_weights_that_were_named(
-    engine: SglangEngine, model: Path, adapters: list[Path]
-):
-    await engine.publish(Release(1, adapters[0]))
-    for release, weights in ((0, None), (1, adapters[0])):
-        (sampled,) = await sample_all(engine, [[3, 4, 5]], release)
-        assert sampled.release == release
-        assert sampled.logprobs == pytest.approx(reference(model, weights, [3, 4, 5], sampled.token_ids), abs=1e-4)
-        assert len(sampled.token_ids) == len(sampled.loss_mask) > 0
+@pytest.fixture
+def requests(engine: SglangEngine, folder: Path) -> Requests:
+    """What has been asked of the shared servers at a path since the test began."""
+    before = len(logged(folder))
+    return lambda path: [body for name, body in logged(folder)[before:] if name == path]
 
 
-async def test_every_server_scores_the_probe_under_the_release_as_peft_does(
-    engine: SglangEngine, model: Path, adapters: list[Path]
-):
-    await engine.publish(Release(1, adapters[0]))
-    scored = await engine.score(PROBE, release=1)
-    assert len(scored) == 2
-    for each in scored:
-        assert each == pytest.approx(reference(model, adapters[0], PROBE.prompt_ids, PROBE.completion_ids), abs=1e-4)
+@asynccontextmanager
+async def fault(engine: SglangEngine, name: str) -> AsyncIterator[None]:
+    """One of tests.fake_sglang.FAULTS, for a while."""
+    await set_fault(engine, name)
+    try:
+        yield
+    finally:
+        await set_fault(engine, "")
 
 
-async def test_a_completion_ends_with_its_stop_text_and_has_it_in_its_tokens(engine: SglangEngine):
-    prompt = await engine.encode(Prompt("def steps():\n    h = [", chat=False, stop="]"))
-    sampled = await engine.sample(prompt, release=0, seed=0, stop=", 0.", max_new_tokens=200)
-    assert sampled.finish_reason == "stop"
-    assert ", 0." in sampled.text
+async def set_fault(engine: SglangEngine, name: str) -> None:
+    for server in engine._servers:
+        await server.post("/fault", {"fault": name})
 
 
-async def test_a_prompt_that_leaves_no_room_is_a_completion_cut_before_its_first_token(engine: SglangEngine):
-    sampled = await engine.sample([1] * 300, release=0, seed=0, stop=None, max_new_tokens=5)
-    assert (sampled.token_ids, sampled.finish_reason) == ([], "length")
-    short = await engine.sample([1] * 240, release=0, seed=0, stop=None, max_new_tokens=50)
-    assert len(short.token_ids) == 256 - 8 - 240
+async def running(engine: SglangEngine) -> int:
+    """Completions that the servers are at."""
+    return sum([(await server._http.get("/running")).json()["running"] for server in engine._servers])
 
 
-async def test_a_release_that_is_not_published_is_never_asked_for(engine: SglangEngine):
-    with pytest.raises(WorkerFailed, match=r"release 7 is not published; served are \[0"):
-        await engine.sample([1, 2], release=7, seed=0, stop=None, max_new_tokens=5)
+def processes(folder: Path) -> list[psutil.Process]:
+    """What runs for the engine of `folder`: each has its log open as its output."""
+    return [one for one in psutil.process_iter() if _output(one).is_relative_to(folder)]
+
+
+def _output(process: psutil.Process) -> Path:
+    try:
+        return Path(f"/proc/{process.pid}/fd/1").readlink()
+    except OSError:  # another's, or gone
+        return Path()
+
+
+async def sample(engine: SglangEngine, release: int = 0, prompt: tuple[int, ...] = (1, 2), tokens: int = 5) -> Sampled:
+    return await engine.sample(list(prompt), release=release, seed=0, stop=None, max_new_tokens=tokens)
+
+
+async def test_every_server_scores_the_probe_for_itself(engine: SglangEngine, requests: Requests):
+    scored = await engine.score(PROBE, release=0)
+    assert len(scored) == len(requests("/generate")) == 2
 
 
 async def test_requests_are_made_at_temperature_one_untruncated_and_name_their_load(
-    model: Path, adapters: list[Path], tmp_path: Path
+    engine: SglangEngine, adapters: list[Path], requests: Requests
 ):
-    async with start(model, tmp_path) as engine:
-        load_id = await engine.publish(Release(1, adapters[0]))
-        await engine.sample([1, 2], release=1, seed=0, stop="]", max_new_tokens=5)
-        await engine.score(PROBE, release=1)
-        sampled, scored = requests(tmp_path, "/generate")[-2:]
-    assert sampled["lora_path"] == scored["lora_path"] == load_id
-    for body in (sampled, scored):
+    load_id = await engine.publish(Release(number := next(numbers), adapters[0]))
+    await engine.sample([1, 2], release=number, seed=0, stop="]", max_new_tokens=5)
+    await engine.score(PROBE, release=number)
+    sampled, *scored = requests("/generate")
+    for body in (sampled, *scored):
         params = body["sampling_params"]
+        assert body["lora_path"] == load_id
         assert (params["temperature"], params["top_p"], params["top_k"], params["min_p"]) == (1.0, 1.0, -1, 0.0)
     assert sampled["logprob_start_len"] == -1, "anything else would take the prefix cache away"
     assert sampled["sampling_params"]["stop"] == ["]"]
 
 
+async def test_a_completion_ends_before_the_room_that_the_server_keeps_free(engine: SglangEngine):
+    assert len((await sample(engine, prompt=(5,) * 240, tokens=50)).token_ids) <= CONTEXT - 8 - 240
+
+
 async def test_the_release_before_is_unloaded_and_cannot_come_back_from_its_folder(
-    model: Path, adapters: list[Path], tmp_path: Path
+    engine: SglangEngine, adapters: list[Path], folder: Path, requests: Requests
 ):
-    async with start(model, tmp_path) as engine:
-        first = await engine.publish(Release(1, adapters[0]))
-        second = await engine.publish(Release(2, adapters[1]))
-        await engine.keep(2)
-        assert [path.name for path in (tmp_path / "serving").iterdir()] == [second]
-        assert requests(tmp_path, "/unload_lora_adapter") == [{"lora_name": first}]
-        assert requests(tmp_path, "/flush_cache")
-        engine._loads[1] = first  # a request for the old load, as a bug would make it
-        with pytest.raises(WorkerFailed, match="not loaded"):
-            await engine.sample([1, 2], release=1, seed=0, stop=None, max_new_tokens=5)
-    assert adapters[0].exists(), "the release itself stays"
+    one, two = next(numbers), next(numbers)
+    first, second = [await engine.publish(Release(*each)) for each in zip((one, two), adapters, strict=True)]
+    await engine.keep(two)
+    assert [path.name for path in (folder / "serving").iterdir()] == [second]
+    assert requests("/unload_lora_adapter").count({"lora_name": first}) == 2
+    engine._loads[one] = first  # a request for the old load, as a bug would make it
+    with pytest.raises(WorkerFailed, match="Failed to implicitly load"):
+        await sample(engine, one)
+    del engine._loads[one]
+    assert list(adapters[0].iterdir()), "the release itself stays"
+
+
+async def test_the_cache_is_flushed_once_the_servers_are_idle(engine: SglangEngine, requests: Requests):
+    await engine.keep(0)
+    assert requests(f"/flush_cache?timeout={IDLE_SECONDS}") == [{}, {}]
 
 
 async def test_a_second_attempt_gets_a_fresh_name_and_the_first_is_unloaded(
-    model: Path, adapters: list[Path], tmp_path: Path
+    engine: SglangEngine, adapters: list[Path], requests: Requests
 ):
-    async with start(model, tmp_path) as engine:
-        first = await engine.publish(Release(1, adapters[0]))
-        assert await engine.publish(Release(1, adapters[0])) != first
-        assert requests(tmp_path, "/unload_lora_adapter") == [{"lora_name": first}]
+    first = await engine.publish(Release(number := next(numbers), adapters[0]))
+    assert await engine.publish(Release(number, adapters[0])) != first
+    assert requests("/unload_lora_adapter") == [{"lora_name": first}] * 2
 
 
 async def test_a_load_that_fails_is_told_and_the_release_before_goes_on_being_served(
-    model: Path, adapters: list[Path], tmp_path: Path
+    engine: SglangEngine, adapters: list[Path], tmp_path: Path
 ):
-    empty = tmp_path / "empty"
-    empty.mkdir()
-    (empty / "adapter_config.json").write_text("{}")
-    (empty / "adapter_model.safetensors").write_text("no weights")
-    async with start(model, tmp_path) as engine:
-        await engine.publish(Release(1, adapters[0]))
-        with pytest.raises(ExceptionGroup) as caught:
-            await engine.publish(Release(2, empty))
-        assert caught.group_contains((WorkerFailed, WorkerDied))
-        assert await engine.score(PROBE, release=1)
+    (tmp_path / "adapter_config.json").write_text("{}")
+    (tmp_path / "adapter_model.safetensors").write_text("no weights")
+    await engine.publish(Release(number := next(numbers), adapters[0]))
+    with pytest.raises(ExceptionGroup) as caught:
+        await engine.publish(Release(next(numbers), tmp_path))
+    assert caught.group_contains(WorkerFailed, match="Failed to load LoRA adapter")
+    assert await engine.score(PROBE, release=number)
 
 
-@pytest.mark.parametrize("fault", ["stale", "nameless", "swapped"])
-async def test_a_server_that_serves_something_else_is_caught_with_the_numbers_before_a_rollout(
-    model: Path, adapters: list[Path], tmp_path: Path, fault: str
-):
-    trainer = FixedTrainer(
-        {None: reference(model, None, PROBE.prompt_ids, PROBE.completion_ids)}
-        | {path: reference(model, path, PROBE.prompt_ids, PROBE.completion_ids) for path in adapters}
+@pytest.fixture(scope="module")
+def trainer(model: Path, adapters: list[Path]) -> FixedTrainer:
+    return FixedTrainer(
+        {path: reference(model, path, PROBE.prompt_ids, PROBE.completion_ids) for path in (None, *adapters)}
     )
-    async with start(model, tmp_path) as right:
-        serving = await Serving.start(right, trainer, FakeObserver(), PROBE)
-        for number, path in enumerate(adapters, 1):
-            assert (await serving.publish(0, Release(number, path))).proof.gap < 1e-4
-    async with start(model, tmp_path, fault=fault) as wrong:
-        serving = await Serving.start(wrong, trainer, FakeObserver(), PROBE)
+
+
+@pytest.mark.parametrize("wrong", ["stale", "nameless", "swapped"])
+async def test_a_server_that_serves_something_else_is_caught_with_the_numbers_before_a_rollout(
+    engine: SglangEngine, adapters: list[Path], trainer: FixedTrainer, wrong: str
+):
+    serving = await Serving.start(engine, trainer, FakeObserver(), PROBE)
+    good, bad = Release(next(numbers), adapters[0]), Release(next(numbers), adapters[1])
+    assert (await serving.publish(0, good)).proof.gap < 1e-4
+    async with fault(engine, wrong):
         with pytest.raises(PublishFailed, match=r"engine and trainer differ by \d"):
-            for number, path in enumerate(adapters, 1):
-                await serving.publish(0, Release(number, path))
+            await serving.publish(0, bad)
+    for scored in await engine.score(PROBE, release=good.number):
+        assert scored == pytest.approx(await trainer.score(PROBE, release=good), abs=1e-4)
+    assert (await serving.publish(0, bad)).proof.gap < 1e-4, "nothing else was wrong"
+
+
+@pytest.mark.parametrize(
+    ("wrong", "problem"),
+    [
+        ("abort", "ended a completion with .*'abort'"),
+        ("other ids", "gave log-probs of 5 tokens, but sampled 5 others"),
+        ("no log-probs", "left out the log-probs"),
+    ],
+)
+async def test_a_completion_that_cannot_be_trained_on_is_a_failure(engine: SglangEngine, wrong: str, problem: str):
+    async with fault(engine, wrong):
+        with pytest.raises(WorkerFailed, match=problem):
+            await engine.sample([1, 2], release=0, seed=0, stop=None, max_new_tokens=5)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "problem"), [("other ids", "scored other tokens"), ("no log-probs", "left out the log-probs")]
+)
+async def test_log_probs_of_anything_but_the_probe_prove_nothing(engine: SglangEngine, wrong: str, problem: str):
+    async with fault(engine, wrong):
+        with pytest.raises(ExceptionGroup) as caught:
+            await engine.score(PROBE, release=0)
+    assert caught.group_contains(WorkerFailed, match=problem)
 
 
 async def test_a_group_goes_to_servers_that_know_its_prompt_and_none_is_left_idle(engine: SglangEngine):
@@ -221,81 +250,179 @@ async def test_a_group_goes_to_servers_that_know_its_prompt_and_none_is_left_idl
     assert engine._route(2, 99) is engine._route(3, 99), "the second phase of a rollout goes where the first was"
 
 
-async def test_load_is_spread_over_the_servers(engine: SglangEngine):
-    await sample_all(engine, [[group + 1, 9] for group in range(2) for _ in range(40)], tokens=3)
-    assert [server.in_hand for server in engine._servers] == [0, 0]
-
-
-async def test_cancelling_a_call_frees_its_place(model: Path, tmp_path: Path):
-    async with start(model, tmp_path, token_seconds=0.02) as engine:
-        (server,) = engine._servers
-        async with anyio.create_task_group() as tasks:
-            for seed in range(4):
-                tasks.start_soon(
-                    lambda s=2 * seed: engine.sample([1, 2], release=0, seed=s, stop="never", max_new_tokens=200)
-                )
-            with anyio.fail_after(10):
-                while await running(engine) < 4:
-                    await anyio.sleep(0.01)
-            assert server.in_hand == 4
-            tasks.cancel_scope.cancel()
-        assert server.in_hand == 0
-        with anyio.fail_after(10):
-            while await running(engine):
+async def test_load_is_spread_over_the_servers_and_cancelling_frees_them(engine: SglangEngine):
+    async with fault(engine, "silent"), anyio.create_task_group() as tasks:
+        for place in range(2 * AFFINITY + 8):
+            tasks.start_soon(
+                lambda seed=2 * place: engine.sample([8], release=0, seed=seed, stop=None, max_new_tokens=9)
+            )
+        with anyio.fail_after(20):
+            while await running(engine) < 2 * AFFINITY + 8:
                 await anyio.sleep(0.01)
-
-
-async def running(engine: SglangEngine) -> int:
-    return (await engine._servers[0]._http.get("/running")).json()["running"]
+        assert min(server.in_hand for server in engine._servers) >= AFFINITY // 2
+        tasks.cancel_scope.cancel()
+    assert [server.in_hand for server in engine._servers] == [0, 0]
+    with anyio.fail_after(20):
+        while await running(engine):
+            await anyio.sleep(0.01)
 
 
 async def test_the_kv_cache_is_given_back_for_training_and_taken_again_by_the_next_publish(
-    model: Path, adapters: list[Path], tmp_path: Path
+    engine: SglangEngine, adapters: list[Path], requests: Requests
 ):
-    async with start(model, tmp_path, release_kv=True) as engine:
-        await engine.rest()
-        await engine.rest()
-        await engine.publish(Release(1, adapters[0]))
+    await engine.rest()
+    await engine.rest()
+    assert not requests("/resume_memory_occupation")
+    await engine.publish(Release(next(numbers), adapters[0]))
     for path in ("/release_memory_occupation", "/resume_memory_occupation"):
-        assert requests(tmp_path, path) == [{"tags": ["kv_cache"]}]
-
-
-@pytest.mark.parametrize("victim", ["server", "watcher"])
-async def test_a_killed_server_is_a_dead_worker_in_every_call_and_leaves_no_process(
-    model: Path, tmp_path: Path, victim: str
-):
-    with pytest.raises((WorkerDied, ExceptionGroup)) as caught:
-        async with start(model, tmp_path, token_seconds=0.05) as engine:
-            watcher = psutil.Process(engine._servers[0].worker.pid)
-            async with anyio.create_task_group() as tasks:
-                tasks.start_soon(lambda: engine.sample([1], release=0, seed=0, stop="never", max_new_tokens=200))
-                await anyio.sleep(0.2)
-                os.kill((watcher.children() if victim == "server" else [watcher])[0].pid, signal.SIGKILL)
-    assert caught.type is WorkerDied or caught.group_contains(WorkerDied)
-    assert not processes(tmp_path)
-
-
-async def test_leaving_the_engine_leaves_no_process_and_no_key_was_on_a_command_line(model: Path, tmp_path: Path):
-    async with start(model, tmp_path) as engine:
-        key = engine._servers[0]._http.headers["Authorization"].split()[1]
-        found = processes(tmp_path)
-        assert len(found) == 2
-        assert not any(key in word for one in found for word in [*one.cmdline(), *one.environ().values()])
-    assert not processes(tmp_path)
-
-
-async def test_a_server_that_does_not_start_is_told_in_its_last_words(model: Path, tmp_path: Path):
-    with pytest.raises(ExceptionGroup) as caught:
-        async with start(model, tmp_path, fault="no start"):
-            pass
-    assert caught.group_contains(WorkerDied, match="no GPU is left")
-    assert not processes(tmp_path)
+        assert requests(path) == [{"tags": ["kv_cache"]}] * 2
 
 
 async def test_a_caller_without_the_key_is_refused(engine: SglangEngine):
     server = engine._servers[0]
     reply = await server._http.post("/generate", json={}, headers={"Authorization": "Bearer wrong"})
     assert reply.status_code == 401
+
+
+# What was recorded of the real server
+
+READ = {"output_ids", "meta_info", "finish_reason", "type", "input_token_logprobs", "output_token_logprobs", "success"}
+
+
+def form(node: Any) -> Any:
+    """Of an answer, what the adapter reads: types, and the words that it decides by."""
+    match node:
+        case dict():
+            return {
+                key: value if key in ("type", "success") else form(value) for key, value in node.items() if key in READ
+            }
+        case list():
+            return {repr(form(each)) for each in node}
+        case _:
+            return type(node).__name__
+
+
+@pytest.mark.parametrize("recording", RECORDINGS, ids=lambda path: path.stem)
+async def test_the_fake_answers_as_the_real_server_was_recorded_to_answer(
+    engine: SglangEngine, adapters: list[Path], tmp_path: Path, recording: Path
+):
+    values = {"<folder>": str(tmp_path), "<every id>": list(range(300)), "<too many>": [1] * CONTEXT}
+    for exchange in json.loads(recording.read_bytes())["exchanges"]:
+        body, right = replaced(exchange["request"], values), exchange["status"] == 200
+        match exchange["path"]:
+            case "/load_lora_adapter" if right:
+                shutil.copytree(adapters[0], body["lora_path"])
+            case "/unload_lora_adapter":
+                shutil.rmtree(tmp_path / body["lora_name"], ignore_errors=True)  # as the adapter does
+            case _:
+                pass
+        http = engine._servers[0]._http
+        key = {"Authorization": "Bearer wrong"} if exchange["status"] == 401 else {}
+        reply = await http.post(exchange["path"], json=body, headers=key)
+        found = (reply.status_code // 100, reply.text)
+        assert reply.status_code // 100 == exchange["status"] // 100, (exchange["name"], found)
+        if isinstance(exchange["answer"], dict):
+            assert form(reply.json()) == form(exchange["answer"]), exchange["name"]
+        if exchange["path"] == "/generate" and right:
+            msgspec.convert(exchange["answer"], Generated)
+
+
+def test_there_is_a_recording_of_the_oldest_version_that_is_taken():
+    versions = [json.loads(path.read_bytes())["sglang"] for path in RECORDINGS]
+    assert any(WANTED.startswith(f"sglang>={version},") for version in versions)
+
+
+# Processes
+
+
+@asynccontextmanager
+async def start_light(model: Path, folder: Path, **more: Any) -> AsyncIterator[SglangEngine]:
+    """Up in a moment: the watchers find another tokenizer than that of transformers, and no model is read."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", str(Path(__file__).with_name("fake_tokenizer")))
+        async with start(model, folder, **more) as engine:
+            yield engine
+
+
+async def test_killed_servers_and_watchers_are_dead_workers_in_every_call_and_leave_no_process(
+    model: Path, tmp_path: Path
+):
+    async with start_light(model, tmp_path, servers=2) as engine:
+        await set_fault(engine, "silent")
+        watchers = [psutil.Process(server.worker.pid) for server in engine._servers]
+        async with anyio.create_task_group() as tasks:
+            for prompt in (1, 2):
+                tasks.start_soon(expect_death, engine, prompt)
+            with anyio.fail_after(20):
+                while await running(engine) < 2:
+                    await anyio.sleep(0.01)
+            servers = [watcher.children()[0] for watcher in watchers]
+            servers[0].kill()
+            watchers[1].kill()
+        with anyio.fail_after(20), pytest.raises(WorkerDied):
+            while await engine.encode(Prompt("x", chat=False, stop=None)):  # its watcher has yet to hear of it
+                await anyio.sleep(0.05)
+        with pytest.raises(ExceptionGroup) as caught:
+            await engine.score(PROBE, release=0)
+        assert caught.group_contains(WorkerDied)
+    assert not processes(tmp_path)
+    for server in servers:  # nobody was left who knew of it
+        Path(f"/dev/shm/sglang_fake_{server.pid}").unlink()
+
+
+async def expect_death(engine: SglangEngine, prompt: int) -> None:
+    with pytest.raises(WorkerDied):
+        await engine.sample([prompt], release=0, seed=2 * prompt, stop=None, max_new_tokens=5)
+
+
+class Traces(msgspec.Struct):
+    """What an engine had while it ran."""
+
+    folder: Path
+    words: list[str]
+    """Of its processes' command lines and environments."""
+    key: str
+    files: list[Path]
+    """Outside its folder."""
+
+
+@pytest.fixture(scope="module")
+async def left(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Traces:
+    """Of an engine that was left, while its server did not listen to SIGTERM."""
+    folder = tmp_path_factory.mktemp("left")
+    async with start_light(model, folder) as engine:
+        await set_fault(engine, "deaf")
+        found = processes(folder)
+        assert len(found) == 3, "watcher, server, and what the server started"
+        (server,) = psutil.Process(engine._servers[0].worker.pid).children()
+        files = [Path(server.environ()["TMPDIR"]), *Path("/dev/shm").glob(f"sglang*{server.pid}")]
+        assert len(files) == 2 and all(file.exists() for file in files)
+        words = [word for one in found for word in [*one.cmdline(), *one.environ().values()]]
+        key = engine._servers[0]._http.headers["Authorization"].split()[1]
+    return Traces(folder, words, key, files)
+
+
+async def test_no_process_is_left_even_of_a_server_that_does_not_listen_to_sigterm(left: Traces):
+    assert not processes(left.folder)
+
+
+async def test_no_temporary_file_and_no_shared_memory_is_left(left: Traces):
+    assert not [file for file in left.files if file.exists()]
+
+
+async def test_the_key_was_on_no_command_line_and_in_no_environment(left: Traces):
+    assert left.key and not [word for word in left.words if left.key in word]
+
+
+async def test_a_server_that_does_not_start_is_told_in_its_last_words(model: Path, tmp_path: Path):
+    with pytest.raises(ExceptionGroup) as caught:
+        async with start_light(model, tmp_path, fault="no start"):
+            pass
+    assert caught.group_contains(WorkerDied, match="no GPU is left")
+    assert not processes(tmp_path)
+
+
+# Versions
 
 
 @pytest.mark.parametrize(

@@ -20,13 +20,15 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import psutil
 
 from tttdd import wire
-from tttdd.workers.text import Text
+
+if TYPE_CHECKING:
+    from tttdd.workers.text import Text
 
 GRACE_SECONDS = 1.0
 PR_SET_CHILD_SUBREAPER = 36
@@ -53,6 +55,8 @@ def main(line: wire.Line, options: dict[str, Any]) -> None:
     """Answer requests until the line ends (EOFError) or the server does (SystemExit)."""
     wire.outlive_parent()  # the line's end tells of the daemon's, and the server must be ended first
     with _running(options) as server:
+        from tttdd.workers.text import Text  # it takes seconds, in which the server starts
+
         text = Text(Path(options["model"]), options["thinking"])
         while True:
             ready, _, _ = select.select([line, server.ended], [], [])

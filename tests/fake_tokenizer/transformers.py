@@ -1,0 +1,19 @@
+"""A tokenizer of bytes in the place of transformers, whose import takes seconds: for tests of processes alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+
+
+class AutoTokenizer:
+    all_special_ids = (0,)
+    eos_token_id = 0
+    chat_template = None
+
+    @classmethod
+    def from_pretrained(cls, folder: Path) -> AutoTokenizer:
+        return cls()
+
+    def __call__(self, text: str, add_special_tokens: bool = True) -> SimpleNamespace:
+        return SimpleNamespace(input_ids=list(text.encode()))

@@ -1,0 +1,161 @@
+"""What every RolloutEngine must do, whichever it is: the embedded one, and SGLang's adapter over the fake server."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import anyio
+import pytest
+
+from tests import test_sglang_engine as sglang
+from tests.test_sampler_model import reference, write_adapter
+from tests.tiny_models import write_tiny_model
+from tttdd.adapters.sampler import EmbeddedEngine
+from tttdd.adapters.sglang import SglangEngine
+from tttdd.domain.prompt import Prompt
+from tttdd.ports import Probe, Release, RolloutEngine, Sampled, WorkerFailed
+
+pytestmark = [pytest.mark.anyio, pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")]
+PROMPT = [3, 4, 5]
+TEXT = Prompt("def steps():\n    h = [", chat=False, stop="]")
+numbers = itertools.count(1)
+"""Of releases: each test publishes others."""
+
+
+@pytest.fixture(scope="module")
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_tiny_model(tmp_path_factory.mktemp("model"))
+
+
+@pytest.fixture(scope="module")
+def adapter(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_adapter(model, tmp_path_factory.mktemp("adapter"))
+
+
+@pytest.fixture(scope="module", params=["embedded", "sglang"])
+async def engine(
+    request: pytest.FixtureRequest, model: Path, tmp_path_factory: pytest.TempPathFactory
+) -> AsyncIterator[RolloutEngine]:
+    folder = tmp_path_factory.mktemp(request.param)
+    match request.param:
+        case "embedded":
+            started = EmbeddedEngine(model, folder / "log", context_length=sglang.CONTEXT, thinking=False, threads=1)
+        case _:
+            started = sglang.start(model, folder)
+    async with started as running:
+        yield running
+
+
+async def in_hand(engine: RolloutEngine) -> int:
+    """Completions that the engine is at."""
+    if isinstance(engine, SglangEngine):
+        return await sglang.running(engine)
+    assert isinstance(engine, EmbeddedEngine)
+    stats = await engine.stats()
+    return stats["rows"] + stats["waiting"]
+
+
+async def sample_all(
+    engine: RolloutEngine, asked: list[tuple[list[int], int]], stop: str | None = None
+) -> list[Sampled]:
+    """A completion of each prompt under its release, all at once."""
+    found: dict[int, Sampled] = {}
+
+    async def one(place: int, prompt: list[int], release: int) -> None:
+        found[place] = await engine.sample(prompt, release=release, seed=2 * place, stop=stop, max_new_tokens=40)
+
+    async with anyio.create_task_group() as tasks:
+        for place, (prompt, release) in enumerate(asked):
+            tasks.start_soon(one, place, prompt, release)
+    return [found[place] for place in range(len(asked))]
+
+
+async def test_completions_carry_the_log_probs_of_the_weights_that_were_named(
+    engine: RolloutEngine, model: Path, adapter: Path
+):
+    await engine.publish(Release(number := next(numbers), adapter))
+    weights = {0: None, number: adapter}
+    for sampled, release in zip(await sample_all(engine, [(PROMPT, 0), (PROMPT, number)]), weights, strict=True):
+        expected = reference(model, weights[release], PROMPT, sampled.token_ids)
+        assert sampled.release == release
+        assert sampled.logprobs == pytest.approx(expected, abs=1e-4)
+        assert sampled.loss_mask == [True] * len(sampled.token_ids) != []
+
+
+async def test_each_process_scores_a_probe_as_peft_does(engine: RolloutEngine, model: Path, adapter: Path):
+    await engine.publish(Release(number := next(numbers), adapter))
+    probe = Probe(PROMPT, [6, 7, 200])
+    for release, weights in ((0, None), (number, adapter)):
+        (scored,) = await engine.score(probe, release=release)
+        assert scored == pytest.approx(reference(model, weights, PROMPT, probe.completion_ids), abs=1e-4)
+
+
+async def test_a_completion_ends_at_the_first_token_that_completes_the_stop_text(engine: RolloutEngine):
+    completions = await sample_all(engine, [(await engine.encode(TEXT), 0)] * 8, ", 0.")
+    stopped = [each for each in completions if ", 0." in each.text]
+    assert len(stopped) >= 4
+    for each in stopped:
+        assert each.finish_reason == "stop"
+        assert each.text.index(", 0.") + 4 >= len(each.text) - len(" 0.0,")
+        assert len(each.token_ids) == len(each.logprobs) == len(each.loss_mask)
+
+
+async def test_a_completion_without_an_end_stops_at_the_token_budget_or_where_the_context_ends(engine: RolloutEngine):
+    whole = await sample_all(engine, [([5] * 10, 0)] * 6)
+    assert {len(each.token_ids) for each in whole if each.finish_reason == "length"} == {40}
+    (cut,) = await sample_all(engine, [([5] * (sglang.CONTEXT - 12), 0)])
+    assert 0 < len(cut.token_ids) <= 12
+
+
+async def test_a_prompt_that_leaves_no_room_is_a_completion_cut_before_its_first_token(engine: RolloutEngine):
+    sampled = await engine.sample([1] * (sglang.CONTEXT + 9), release=0, seed=0, stop=None, max_new_tokens=5)
+    assert (sampled.token_ids, sampled.text, sampled.finish_reason) == ([], "", "length")
+
+
+async def test_releases_are_served_side_by_side_until_one_is_kept(engine: RolloutEngine, adapter: Path):
+    one, two = next(numbers), next(numbers)
+    for number in (one, two):
+        await engine.publish(Release(number, adapter))
+        assert await engine.score(Probe([1], [2]), release=one)
+    await engine.keep(two)
+    with pytest.raises(WorkerFailed, match=rf"release {one} is not published; served are \[0, {two}\]"):
+        await engine.sample([1, 2], release=one, seed=0, stop=None, max_new_tokens=5)
+    assert await engine.score(Probe([1], [2]), release=two)
+
+
+async def test_each_publish_gets_a_fresh_load_id(engine: RolloutEngine, adapter: Path):
+    release = Release(next(numbers), adapter)
+    assert await engine.publish(release) != await engine.publish(release)
+    assert await engine.score(Probe([1], [2]), release=release.number)
+
+
+async def test_a_text_behind_other_tokens_gets_nothing_in_front(engine: RolloutEngine):
+    assert await engine.encode_more("hi") == (await engine.encode(Prompt("hi", chat=False, stop=None)))[-2:]
+
+
+async def test_chat_style_wraps_the_text_in_the_chat_template(engine: RolloutEngine):
+    plain, chat = [await engine.encode(Prompt("hi", chat=chat, stop=None)) for chat in (False, True)]
+    assert len(plain) == 2
+    assert chat[0] == 279 and 280 in chat and len(chat) > len(plain) + 10
+
+
+async def test_cancelling_a_call_frees_its_place(engine: RolloutEngine):
+    async with anyio.create_task_group() as tasks:
+        for seed in range(100):
+            tasks.start_soon(
+                lambda s=2 * seed: engine.sample([8] * 200, release=0, seed=s, stop=None, max_new_tokens=40)
+            )
+        while not await in_hand(engine):
+            await anyio.sleep(0.005)
+        tasks.cancel_scope.cancel()
+    with anyio.fail_after(20):
+        while await in_hand(engine):
+            await anyio.sleep(0.01)
+    assert (await engine.sample([8] * 200, release=0, seed=0, stop=None, max_new_tokens=5)).token_ids

@@ -234,24 +234,29 @@ def _refused(message: str) -> Response:
     return JSONResponse({"error": {"message": message}}, 400)
 
 
-def leave_traces() -> mmap.mmap:
-    """What the real server has beside itself."""
-    subprocess.Popen(["sleep", "1000"])
+SCHEDULER = """
+import mmap, sys, time
+with open(sys.argv[1], "r+b") as file:
+    memory = mmap.mmap(file.fileno(), 0)
+time.sleep(1000)
+"""
+
+
+def leave_traces() -> None:
+    """What the real server has beside itself, and does not take with it when it is killed."""
     Path(tempfile.gettempdir(), "socket").touch()
     memory = Path(f"/dev/shm/sglang_fake_{os.getpid()}")
     memory.write_bytes(b"\0" * mmap.PAGESIZE)
-    with memory.open("r+b") as file:
-        return mmap.mmap(file.fileno(), mmap.PAGESIZE)
+    subprocess.Popen([sys.executable, "-S", "-c", SCHEDULER, str(memory)])
 
 
 def serve(arguments: dict[str, Any]) -> None:
     """Until a signal comes."""
     if arguments.get("fault") == "no start":
         sys.exit("no GPU is left")
-    traces = leave_traces()
+    leave_traces()
     app = FakeServer(arguments).app()
     uvicorn.run(app, host=arguments["host"], port=arguments["port"], log_level="warning", lifespan="off")
-    traces.close()
 
 
 def main() -> None:

@@ -366,8 +366,9 @@ async def test_killed_servers_and_watchers_are_dead_workers_in_every_call_and_le
             await engine.score(PROBE, release=0)
         assert caught.group_contains(WorkerDied)
     assert not processes(tmp_path)
-    for server in servers:  # nobody was left who knew of it
-        Path(f"/dev/shm/sglang_fake_{server.pid}").unlink()
+    left = [Path(f"/dev/shm/sglang_fake_{server.pid}") for server in servers]
+    assert not left[0].exists()
+    left[1].unlink()  # its watcher was killed: nobody else knew of it
 
 
 async def expect_death(engine: SglangEngine, prompt: int) -> None:

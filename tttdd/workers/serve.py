@@ -112,11 +112,11 @@ def _tree() -> list[psutil.Process]:
 
 
 def _shared_memory(pid: int) -> Iterator[Path]:
-    """Files of shared memory that a process has mapped: SGLang publishes its load in one, and leaves it."""
+    """Files of shared memory that a process has mapped and would leave: SGLang's load, its semaphores."""
     with suppress(OSError):
         for line in Path(f"/proc/{pid}/maps").read_text().splitlines():
             name = line.split(maxsplit=5)[5:]
-            if name and name[0].startswith("/dev/shm/sglang"):
+            if name and name[0].startswith(("/dev/shm/sglang", "/dev/shm/sem.mp-")):
                 yield Path(name[0])
 
 

@@ -18,11 +18,13 @@ import sys
 import tempfile
 import threading
 import time
+import tomllib
 from pathlib import Path
 from typing import Any
 
 import anyio
 import msgspec
+import private
 from hardware import described
 
 from tttdd import config, gpus, memory
@@ -151,7 +153,10 @@ def _config(options: argparse.Namespace) -> Config:
     reference = msgspec.structs.replace(
         config.load(config.shipped("tttdd.toml")), model=config.Model(path=str(options.model))
     )
-    arguments: dict[str, str | int | float | bool] = dict(item.split("=", 1) for item in options.argument)
+    pairs = (item.partition("=") for item in options.argument)
+    arguments: dict[str, str | int | float | bool] = {
+        name: tomllib.loads(f"value = {private.toml(value)}")["value"] for name, _, value in pairs
+    }
     return msgspec.structs.replace(
         reference,
         engine=msgspec.structs.replace(

@@ -99,7 +99,8 @@ def workers(module: str = "tttdd.workers") -> list[psutil.Process]:
 def kill(daemon: private.Daemon, module: str, *, deepest: bool = False) -> int:
     """kill -9 of a worker, or of the last process that it started; returns the worker's pid."""
     worker = workers(module)[0]
-    victim = worker.children(recursive=True)[-1] if deepest else worker
+    below = worker.children(recursive=True)
+    victim = next((one for one in below if "scheduler" in " ".join(one.cmdline())), below[-1]) if deepest else worker
     os.kill(victim.pid, signal.SIGKILL)
     return worker.pid
 

@@ -22,18 +22,20 @@ def configure(place: Path, base: Path, model: Path | None, arguments: list[str],
     text = base.read_text()
     text = text.replace("[daemon]\n", f'[daemon]\nsocket = "{place}/s"\nstate_dir = "{place}/state"\n', 1)
     for name, value in values.items():
-        text = re.sub(rf"^{name} = .*$", f"{name} = {value}", text, flags=re.M)
+        text, found = re.subn(rf"^{name} = .*$", f"{name} = {value}", text, flags=re.M)
+        if not found:
+            raise ValueError(f"{base} has no line {name} = ... to be replaced")
     if model:
         text = re.sub(r"^package = .*$", f'path = "{model}"', text, count=1, flags=re.M)
     if arguments:
         pairs = [item.partition("=") for item in arguments]
-        text += "\n[engine.arguments]\n" + "".join(f"{name} = {_toml(value)}\n" for name, _, value in pairs)
+        text += "\n[engine.arguments]\n" + "".join(f"{name} = {toml(value)}\n" for name, _, value in pairs)
     file = place / "tttdd.toml"
     file.write_text(text)
     return file
 
 
-def _toml(value: str) -> str:
+def toml(value: str) -> str:
     return value if value in ("true", "false") or value.replace(".", "", 1).isdigit() else f'"{value}"'
 
 

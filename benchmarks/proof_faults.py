@@ -79,6 +79,12 @@ class Quiet:
     def proved(self, *_: Any) -> None: ...
 
 
+class NoJudges:
+    """No program is judged here."""
+
+    def for_task(self, *_: Any) -> None: ...
+
+
 class FaultyWorkshop(LocalWorkshop):
     def _engine(self, *arguments: Any) -> Any:
         engine = super()._engine(*arguments)
@@ -104,6 +110,8 @@ def main() -> None:
     print(json.dumps(result))
     if options.out:
         options.out.write_text(json.dumps(result, indent=1) + "\n")
+    if missed := [fault for fault, said in result["faults"].items() if not said.startswith("caught")]:
+        sys.exit(f"not caught: {', '.join(missed)}")
 
 
 async def measure(options: argparse.Namespace, settings: Config) -> dict[str, Any]:
@@ -113,7 +121,9 @@ async def measure(options: argparse.Namespace, settings: Config) -> dict[str, An
     run = store.run(options.run)
     folder = RunFolder(options.state_dir / "runs" / options.run)
     newest, before = (folder.release(run.release - back) for back in (0, 1))
-    task = JudgeCatalog(settings, None).load(run.task).prompt  # pyright: ignore[reportArgumentType]
+    if run.release < 2:
+        sys.exit(f"{options.run} has {run.release} releases; two are needed")
+    task = JudgeCatalog(settings, NoJudges()).load(run.task).prompt  # pyright: ignore[reportArgumentType]
     found: dict[str, Any] = {"release": newest.number, "faults": {}}
     plan: Any = argparse.Namespace(name=options.run, task=task, groups=1, rollouts=8, seed=0)
     with tempfile.TemporaryDirectory() as scratch:

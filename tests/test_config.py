@@ -60,6 +60,17 @@ def test_the_reference_configuration_is_the_papers() -> None:
         (MODEL + "[engine]\ndevices = [1, 0, 1]\n", ":4: engine.devices: GPU 1 is named 2 times"),
         (MODEL + "[trainer]\ndevices = [-1]\n", ":4: trainer.devices: -1 is no GPU"),
         (MODEL + "[trainer]\ndevices = [0]\ntensor_parallel = 2\n", ":5: trainer.tensor_parallel: 2 does not divide"),
+        (MODEL + "[trainer]\ndevices = []\ntensor_parallel = 2\n", ":5: trainer.tensor_parallel: 2 does not divide"),
+        (MODEL + "[trainer]\nlr = inf\n", ":4: trainer.lr: "),
+        (MODEL + "[trainer]\nbetas = [0.9, 1.0]\n", ":4: trainer.betas"),
+        (
+            MODEL + "[sampling]\nthinking_budget = 25995\n",
+            ":4: sampling.thinking_budget: 25995 tokens of thinking leave less than 512 of sampling.max",
+        ),
+        (
+            MODEL + '[sampling]\nthinking_budget = 100\n[prompt]\nstyle = "completion"\n',
+            ":4: sampling.thinking_budget: needs sampling.thinking = true",
+        ),
         ("[model\n", ": not valid TOML: "),
     ],
 )

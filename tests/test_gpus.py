@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -172,3 +173,16 @@ async def test_without_devices_nothing_is_watched(nvml: FakeNvml) -> None:
         await daemon.gauge(board)
     assert board.snapshot().gpus == []
     assert nvml.open == 0
+
+
+@pytest.mark.parametrize(("daemon", "expected"), [("own", True), ("gone", True), ("another", False)])
+def test_workers_of_this_or_a_dead_daemon_are_leaving_and_those_of_another_are_not(daemon: str, expected: bool) -> None:
+    pid = {"own": os.getpid(), "gone": 2**22 + 1, "another": os.getppid()}[daemon]
+    command = [sys.executable, "-c", "input()", "tttdd.workers.serve", "3", str(pid), "{}"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True) as worker:
+        while not Path(f"/proc/{worker.pid}/cmdline").read_bytes():  # it has just become another program
+            time.sleep(0.01)
+        holders = [GpuProcess(pid=worker.pid, memory=1, owner="engine")]
+        gpu = GpuInfo(index=0, name="x", memory_total=2, memory_used=1, load=None, processes=holders)
+        assert gpus.leaving([gpu]) is expected
+        worker.kill()

@@ -105,3 +105,9 @@ def test_weights_that_did_not_move_need_no_shift() -> None:
 
 def test_a_coarse_floor_widens_the_limit() -> None:
     assert but(floor=0.05).limit == 0.15000000000000002
+
+
+def test_an_engine_that_has_made_only_part_of_a_plain_move_is_caught_inside_the_limit() -> None:
+    part = [a + 0.6 * b for a, b in zip(BASE, MOVE, strict=True)]
+    assert but(engine=part).gap < GOOD.limit
+    assert "it has made 0.6" in (fault(but(engine=part)) or "")

@@ -443,7 +443,7 @@ def test_another_version_of_sglang_is_refused_with_what_to_install(
         sglang_version.check([])
 
 
-@pytest.mark.parametrize("found", ["0.5.15", "0.5.15.post1", "0.5.17"])
+@pytest.mark.parametrize("found", ["0.5.15", "0.5.15.post1", "0.5.17", "0.5.15+cu130"])
 def test_the_versions_in_range_are_taken_and_arguments_of_ours_are_not(monkeypatch: pytest.MonkeyPatch, found: str):
     monkeypatch.setattr(sglang_version.metadata, "version", lambda name: found)
     sglang_version.check(["attention_backend"])

@@ -40,6 +40,7 @@ PLAN = step.Plan(
     children_kept=2,
     count="rollout",
     budget=Budget(max_new_tokens=40),
+    context_length=4096,
     keep=2,
 )
 

@@ -71,8 +71,8 @@ async def refused(one: MegatronTrainer, root: Path) -> None:
     assert len(await one.score(PROBE, release=BASE)) == 3
 
 
-async def test_a_model_that_cannot_be_loaded_is_told_in_the_last_words(tmp_path: Path):
-    with pytest.raises(WorkerDied, match="LoRA targets lm_head"):
+async def test_a_model_that_cannot_be_loaded_is_told_and_is_no_reason_to_start_again(tmp_path: Path):
+    with pytest.raises(WorkerFailed, match="the trainer cannot start: LoRA targets lm_head"):
         async with trainer(tmp_path, targets=["lm_head"]) as one:
             await one.score(PROBE, release=BASE)
 

@@ -21,9 +21,12 @@ from msgspec import Meta
 Positive = Annotated[int, Meta(ge=1)]
 PositiveFloat = Annotated[float, Meta(gt=0)]
 Fraction = Annotated[float, Meta(gt=0, le=1)]
+Beta = Annotated[float, Meta(ge=0, lt=1)]
 
 MAX_ROLLOUTS = 65536
 """In one grid: 128 times the reference; the status shows every one of them."""
+ANSWER_TOKENS = 512
+"""That thinking must leave of an answer's budget: for the text that closes it, and a program."""
 LORA_TARGETS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 
 
@@ -72,10 +75,10 @@ class Trainer(Table, frozen=True):
     rank: Positive = 32
     alpha: Positive = 32
     targets: tuple[str, ...] = LORA_TARGETS
-    lr: Annotated[float, Meta(ge=0)] = 4e-5
+    lr: Annotated[float, Meta(ge=0, le=1)] = 4e-5
     """0 freezes the model: the whole loop runs and every release equals the base."""
-    betas: tuple[float, float] = (0.9, 0.95)
-    eps: PositiveFloat = 1e-8
+    betas: tuple[Beta, Beta] = (0.9, 0.95)
+    eps: Fraction = 1e-8
     kl_coef: Annotated[float, Meta(ge=0)] = 0.1
     tensor_parallel: Literal[1, 2, 4, 8] = 1
     """Devices that share one copy of the model; groups of that many split the bins among them."""
@@ -217,10 +220,10 @@ def faults(config: Config) -> Iterator[tuple[str, str]]:
 
 
 def _thinking_faults(config: Config, thinking: int) -> Iterator[tuple[str, str]]:
-    if thinking >= config.sampling.max_new_tokens:
+    if thinking + ANSWER_TOKENS > config.sampling.max_new_tokens:
         yield (
             "sampling.thinking_budget",
-            f"{thinking} tokens of thinking leave nothing of sampling.max_new_tokens = "
+            f"{thinking} tokens of thinking leave less than {ANSWER_TOKENS} of sampling.max_new_tokens = "
             f"{config.sampling.max_new_tokens} for the answer; lower it",
         )
     if config.prompt.style == "completion" or not config.sampling.thinking:
@@ -236,7 +239,7 @@ def _device_faults(config: Config) -> Iterator[tuple[str, str]]:
             yield field, f"GPU {twice[0]} is named {devices.count(twice[0])} times; name each device once"
     if config.engine.backend == "sglang" and not config.engine.devices:
         yield "engine.devices", 'none is named: engine.backend = "sglang" needs at least one GPU, for instance [0]'
-    if len(trainer.devices) % trainer.tensor_parallel:
+    if max(1, len(trainer.devices)) % trainer.tensor_parallel:
         yield (
             "trainer.tensor_parallel",
             f"{trainer.tensor_parallel} does not divide the {len(trainer.devices)} GPUs of trainer.devices",

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import fcntl
 import logging
+import resource
 import signal
 import socket
 from collections.abc import Generator
@@ -38,6 +39,8 @@ class CannotStart(RuntimeError):
 
 def run(config: Config, path: Path) -> None:
     """Serve until SIGTERM or SIGINT; raises CannotStart."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))  # a connection for each completion under way
     _check(config, path)
     state_dir, address = Path(config.daemon.state_dir).absolute(), Path(config.daemon.socket)
     with ExitStack() as stack:

@@ -135,6 +135,23 @@ def worker(command: str) -> str | None:
     return WORKERS.get(module.split(".")[2]) if module else None
 
 
+def leaving(found: list[GpuInfo]) -> bool:
+    """Whether workers of a daemon that has ended, or earlier ones of this process, are still on a device."""
+    return any(_left_behind(process.pid) for gpu in found for process in gpu.processes)
+
+
+def _left_behind(pid: int) -> bool:
+    try:
+        words = Path(f"/proc/{os.getsid(pid)}/cmdline").read_bytes().decode(errors="replace").split("\0")
+    except OSError:
+        return False
+    if worker("\0".join(words)) is None:
+        return False
+    place = next(number for number, word in enumerate(words) if word.startswith("tttdd.workers."))
+    daemon = int(words[place + 2])  # ... MODULE FD DAEMON OPTIONS
+    return daemon == os.getpid() or not Path(f"/proc/{daemon}").exists()
+
+
 def _differ(before: GpuInfo, now: GpuInfo) -> bool:
     return (
         abs(now.memory_used - before.memory_used) >= NOTICEABLE_BYTES

@@ -39,6 +39,8 @@ FULL_CONTEXTS = 4
 """The KV cache gets room for so many whole contexts before training alone gets larger bins."""
 WORTHWHILE = 1.1
 """The KV cache must get this much larger for its release to be worth the while."""
+SCORED = 2048
+"""Tokens of the probe, which the trainer scores while the KV cache is there."""
 LIVE_SHARE = 8
 """A rollout holds this part of a context on average while it is sampled."""
 CPU_BIN = 32768
@@ -163,7 +165,7 @@ def plan(config: Config, model: ModelShape, devices: Sequence[Device], rollouts:
     used = [there[index] for index in sorted({*engines, *config.trainer.devices})]
     return MemoryPlan(
         devices=tuple(used),
-        engines=tuple(_engine(config, model, there[index], rank.idle, peak, share) for index in engines),
+        engines=tuple(_engine(config, model, there[index], rank.peak(SCORED), peak, share) for index in engines),
         trainer_devices=config.trainer.devices,
         trainer_idle=rank.idle,
         trainer_peak=peak,

@@ -209,6 +209,7 @@ class Runner(Registry):
             children_kept=search.children_kept,
             count=search.count,
             budget=Budget(self._config.sampling.max_new_tokens, self._config.sampling.thinking_budget),
+            context_length=self._config.engine.context_length,
             keep=self._config.checkpoints.keep,
         )
 

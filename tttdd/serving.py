@@ -80,7 +80,8 @@ class Serving:
                     prove_seconds=proved - published,
                     retire_seconds=time.monotonic() - proved,
                 )
-                self._previous = measured
+                if all(each.since_previous.believed for each in evidence):
+                    self._previous = measured  # else what is too small to tell adds up until it is not
                 self._observer.proved(self._live.proof)
                 return self._live
         raise PublishFailed(f"release {release.number} is not what the engine serves, {ATTEMPTS} times: {fault}")

@@ -11,6 +11,14 @@ WANTED = "sglang>={}.{}.{},<{}.{}.{}".format(*VERSIONS[0], *VERSIONS[1])
 OURS = frozenset(
     {
         "model_path",
+        "log_level",
+        "tp_size",
+        "dp_size",
+        "pp_size",
+        "base_gpu_id",
+        "admin_api_key",
+        "skip_tokenizer_init",
+        "lora_paths",
         "host",
         "port",
         "api_key",
@@ -29,7 +37,7 @@ OURS = frozenset(
         "random_seed",
     }
 )
-"""ServerArgs that are set from the rest of the configuration."""
+"""ServerArgs that are set from the rest of the configuration, or must stay as they are for the adapter to work."""
 
 
 class Unsupported(RuntimeError):
@@ -37,7 +45,7 @@ class Unsupported(RuntimeError):
 
 
 def supported(version: str) -> bool:
-    numbers = tuple(int(part) for part in version.split(".")[:3] if part.isdigit())
+    numbers = tuple(int(part) for part in version.split("+")[0].split(".")[:3] if part.isdigit())
     return VERSIONS[0] <= numbers < VERSIONS[1]
 
 

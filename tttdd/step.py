@@ -44,6 +44,8 @@ from tttdd.thinking import Answers, Budget
 
 PROBE_TOKENS = 2048
 """At most: the more there are, the smaller a move of the weights that shows above bfloat16's rounding."""
+END_OF_CONTEXT = 8
+"""Tokens that an engine may keep free."""
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
@@ -61,6 +63,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     count: Literal["rollout", "expansion"]
     budget: Budget
     """Tokens of an answer."""
+    context_length: int
+    """Tokens, of prompt and answer together."""
     keep: int
     """Newest releases kept on disk, besides the best step's."""
 
@@ -98,7 +102,7 @@ async def make_probe(plan: Plan, world: World) -> Probe:
     seed = world.store.archive(plan.name).seeds[0]
     prompt_ids = await world.engine.encode(prompt.render(plan.task, seed))
     answer_ids = await world.engine.encode_more(prompt.written_part(plan.task, seed))
-    ids = (prompt_ids + answer_ids)[-PROBE_TOKENS:]
+    ids = (prompt_ids + answer_ids)[-min(PROBE_TOKENS, plan.context_length - END_OF_CONTEXT) :]
     return Probe(ids[:1], ids[1:])
 
 

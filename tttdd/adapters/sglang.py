@@ -76,7 +76,10 @@ class SglangEngine:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> bool | None:
-        return await self._stack.__aexit__(kind, error, trace)
+        try:
+            return await self._stack.__aexit__(kind, error, trace)
+        finally:
+            shutil.rmtree(self._folder, ignore_errors=True)
 
     async def publish(self, release: Release) -> str:
         await self._wake()
@@ -121,7 +124,7 @@ class SglangEngine:
             found = await self._generate(server, prompt_ids, release, params)
         finally:
             server.in_hand -= 1
-        ids, logprobs, reason = _completion(found)
+        ids, logprobs, reason = _completion(found, server.end_ids)
         text = msgspec.convert(await server.worker.call("decode", ids=ids), str)
         return Sampled(ids, logprobs, [True] * len(ids), text, reason, release)
 
@@ -173,7 +176,10 @@ class SglangEngine:
         target = self._folder / load_id
         target.mkdir(parents=True)
         for name in ("adapter_config.json", "adapter_model.safetensors"):
-            os.link(source / name, target / name)
+            try:
+                os.link(source / name, target / name)
+            except OSError:  # not on every file system
+                shutil.copyfile(source / name, target / name)
         return str(target.absolute())
 
     async def _unload(self, load_id: str) -> None:
@@ -201,15 +207,16 @@ async def _flush(server: Server) -> None:
     await server.post(f"/flush_cache?timeout={IDLE_SECONDS}", {})
 
 
-def _completion(found: Generated) -> tuple[list[int], list[float], Literal["stop", "length"]]:
-    """Tokens, their log-probs, and why it ended."""
+def _completion(found: Generated, end_ids: list[int]) -> tuple[list[int], list[float], Literal["stop", "length"]]:
+    """Tokens, their log-probs, and why it ended; with an end token it has ended, also where its budget did."""
     reason = (found.meta_info.finish_reason or {}).get("type")
     if reason not in ("stop", "length"):
         raise WorkerFailed(f"SGLang ended a completion with {found.meta_info.finish_reason}")
     ids = [token for _, token, _ in found.meta_info.output_token_logprobs]
     if ids != found.output_ids:
         raise WorkerFailed(f"SGLang gave log-probs of {len(ids)} tokens, but sampled {len(found.output_ids)} others")
-    return ids, _numbers(found.meta_info.output_token_logprobs), reason
+    ended: Literal["stop", "length"] = "stop" if ids and ids[-1] in end_ids else reason
+    return ids, _numbers(found.meta_info.output_token_logprobs), ended
 
 
 def _scored(found: Generated, completion_ids: list[int]) -> list[float]:

@@ -28,6 +28,8 @@ ENVIRONMENT = {
     "SGLANG_CUDA_COREDUMP_BEFORE_CRASH": "0",
 }
 logging.getLogger("httpx").setLevel(logging.WARNING)  # it would log every rollout
+CONNECTIONS = 1000
+"""To one server; further completions wait for one.  More than it decodes at once, less than a process may have open."""
 JSON = {"Content-Type": "application/json"}
 
 
@@ -71,7 +73,8 @@ class Server:
     async def __aenter__(self) -> Self:
         await self.worker.__aenter__()
         # Without a timeout: an answer takes as long as it takes, and a dead server closes the connection.
-        limits = httpx.Limits(max_connections=None, max_keepalive_connections=64)
+        # Connections are dropped before the server would, which could be just as one is taken up again.
+        limits = httpx.Limits(max_connections=CONNECTIONS, max_keepalive_connections=64, keepalive_expiry=2)
         self._http = httpx.AsyncClient(timeout=None, limits=limits, trust_env=False)
         return self
 
@@ -92,7 +95,7 @@ class Server:
             while not await self._generates():
                 await anyio.sleep(0.2)
             return
-        raise WorkerDied(f"no token after {START_SECONDS:g} s: {self.worker.last_words()}")
+        raise WorkerFailed(f"SGLang generated no token in {START_SECONDS:g} s; its log: {self.worker.log}")
 
     async def _generates(self) -> bool:
         await self.worker.call("encode_more", text="")  # raises WorkerDied once the server has ended
@@ -101,6 +104,8 @@ class Server:
             reply = await self._http.post("/generate", content=msgspec.json.encode(body), headers=JSON)
         except httpx.TransportError:
             return False
+        if reply.is_client_error:
+            raise WorkerFailed(f"SGLang refused to generate ({reply.status_code}): {reply.text[:500]}")
         return reply.is_success
 
     async def post(self, path: str, body: dict[str, Any]) -> bytes:
@@ -109,6 +114,8 @@ class Server:
             reply = await self._http.post(path, content=msgspec.json.encode(body), headers=JSON)
         except httpx.TransportError as error:
             raise WorkerDied(f"{path}: {type(error).__name__}: {self.worker.last_words()}") from None
+        if reply.is_server_error:
+            raise WorkerDied(f"SGLang failed at {path} ({reply.status_code}): {reply.text[:500]}")
         if reply.is_error:
             raise WorkerFailed(f"SGLang refused {path} ({reply.status_code}): {reply.text[:500]}")
         return reply.content

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import shutil
 import signal
 import tempfile
 from collections.abc import Callable
@@ -27,6 +28,9 @@ from tttdd.domain.batch import TrainReport
 from tttdd.ports import Probe, Release, WorkerDied, WorkerFailed
 
 log = logging.getLogger("tttdd.trainer")
+
+MEETING = "rendezvous-"
+"""Folder in which the processes of one start find each other, beside their log."""
 
 SAME_ANSWER_SECONDS = 5.0
 """For the other processes to refuse a request that one has refused; who doesn't hangs."""
@@ -57,7 +61,10 @@ class MegatronTrainer:
 
     async def __aenter__(self) -> Self:
         async with contextlib.AsyncExitStack() as opening:
-            folder = opening.enter_context(tempfile.TemporaryDirectory(prefix="tttdd-trainer-"))
+            self._log_path.parent.mkdir(parents=True, exist_ok=True)
+            for leftover in self._log_path.parent.glob(f"{MEETING}*"):
+                shutil.rmtree(leftover, ignore_errors=True)
+            folder = opening.enter_context(tempfile.TemporaryDirectory(prefix=MEETING, dir=self._log_path.parent))
             for index in range(self._processes):
                 seat = {"index": index, "count": self._processes, "rendezvous": str(Path(folder) / "rendezvous")}
                 heard = self._heard if index == 0 else None

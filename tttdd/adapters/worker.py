@@ -100,6 +100,10 @@ class Worker:
         return None  # the body's own error goes on as it is, not in a group
 
     @property
+    def log(self) -> Path:
+        return self._log
+
+    @property
     def pid(self) -> int:
         return self._process.pid
 

@@ -27,6 +27,9 @@ from tttdd.memory import CannotFit, MemoryPlan
 from tttdd.ports import Judge, ModelFiles, Observer, RolloutEngine, Store
 from tttdd.step import Plan, World
 
+LEAVING_SECONDS = 60.0
+"""For the workers of a daemon that was killed to be gone: what they hold must not be planned around."""
+
 _log = logging.getLogger("tttdd.workshop")
 
 
@@ -63,8 +66,12 @@ class LocalWorkshop:
             )
 
     async def _memory_plan(self, files: ModelFiles, rollouts: int) -> MemoryPlan:
+        found = await anyio.to_thread.run_sync(gpus.read)
+        with anyio.move_on_after(LEAVING_SECONDS):
+            while gpus.leaving(found):
+                await anyio.sleep(0.5)
+                found = await anyio.to_thread.run_sync(gpus.read)
         try:
-            found = await anyio.to_thread.run_sync(gpus.read)
             planned = memory.plan_for(self._config, files.path, found, rollouts)
         except CannotFit as error:
             raise Refused(str(error)) from None

@@ -29,10 +29,17 @@ class Share(msgspec.Struct, frozen=True):
     value: float
     error: float
     """Standard error.  Infinite when the move cannot be told from rounding."""
+    real: float = 0.0
+    """How much of the trainer's squared move is no rounding."""
 
     @property
     def believed(self) -> bool:
         return self.error < BELIEVED_ERROR
+
+    @property
+    def incomplete(self) -> bool:
+        """Clearly less than the whole move, where rounding has next to no part in it."""
+        return self.real > 0.9 and self.value + 4 * self.error < 0.8
 
 
 class Evidence(msgspec.Struct, frozen=True):
@@ -43,7 +50,7 @@ class Evidence(msgspec.Struct, frozen=True):
     engine_base: list[float]
     trainer_base: list[float]
     engine_previous: list[float]
-    """Under the release that was served before."""
+    """Under the newest release before whose own move was believed."""
     trainer_previous: list[float]
     floor: float
     """Engine against trainer under the base, mean absolute."""
@@ -95,8 +102,9 @@ def share(engine: list[float], trainer: list[float], rounding: float) -> Share:
     if real < REAL_PART:
         return Share(0.0, math.inf)
     value = math.fsum(e * t for e, t in zip(engine, trainer, strict=True)) / square
-    rest = math.fsum((e - value * t) ** 2 for e, t in zip(engine, trainer, strict=True))
-    return Share(value / real, math.sqrt(rest / max(1, len(trainer) - 1) / square) / real)
+    # Some tokens are far noisier than others, so each counts with its own residual (White's standard error).
+    rest = math.fsum(((e - value * t) * t) ** 2 for e, t in zip(engine, trainer, strict=True))
+    return Share(value / real, math.sqrt(rest) / square / real, real)
 
 
 def fault(evidence: Evidence) -> str | None:
@@ -104,9 +112,9 @@ def fault(evidence: Evidence) -> str | None:
     if not evidence.gap <= evidence.limit:  # also when a log-prob is not a number
         return f"engine and trainer differ by {evidence.gap:.3g} nats on the probe, more than {evidence.limit:.3g}"
     for made, before in ((evidence.since_base, "the base"), (evidence.since_previous, "the release before")):
-        if made.believed and made.value < 0.5:
+        if made.believed and (made.value < 0.5 or made.incomplete):
             return (
-                f"the engine answers like {before}: of the trainer's move since then it has made "
+                f"the engine answers like {before}, or half like it: of the trainer's move since then it has made "
                 f"{made.value:.3g} (standard error {made.error:.2g}; shift from the base: engine "
                 f"{evidence.engine_shift:.3g}, trainer {evidence.trainer_shift:.3g} nats)"
             )

@@ -17,6 +17,8 @@ import signal
 import socket
 import subprocess
 import tempfile
+import threading
+from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -55,16 +57,36 @@ def main(line: wire.Line, options: dict[str, Any]) -> None:
     """Answer requests until the line ends (EOFError) or the server does (SystemExit)."""
     wire.outlive_parent()  # the line's end tells of the daemon's, and the server must be ended first
     with _running(options) as server:
-        from tttdd.workers.text import Text  # it takes seconds, in which the server starts
-
-        text = Text(Path(options["model"]), options["thinking"])
+        loading, waiting = Loading(Path(options["model"]), options["thinking"]), deque[wire.Request]()
         while True:
-            ready, _, _ = select.select([line, server.ended], [], [])
+            ready, _, _ = select.select([line, server.ended], [], [], 0.05 if loading.is_alive() else None)
             if server.ended in ready:
                 raise SystemExit(f"the SGLang server ended with exit status {server.process.wait()}")
-            request = line.receive()
-            if isinstance(request, wire.Request) and request.method != "cancel":
-                line.send(_answer(server, text, request))
+            if line in ready and isinstance(request := line.receive(), wire.Request) and request.method != "cancel":
+                waiting.append(request)
+            while waiting and not loading.is_alive():
+                line.send(_answer(server, loading.text, waiting.popleft()))
+
+
+class Loading(threading.Thread):
+    """The tokenizer takes seconds to come.  Meanwhile the server starts, and the line's end must not go unheard."""
+
+    def __init__(self, model: Path, thinking: bool) -> None:
+        super().__init__(daemon=True)
+        self._model, self._thinking, self._found = model, thinking, None
+        self.start()
+
+    def run(self) -> None:
+        from tttdd.workers.text import Text
+
+        self._found = Text(self._model, self._thinking)
+
+    @property
+    def text(self) -> Text:
+        """Raises SystemExit when it could not be loaded; why stands in the log."""
+        if self._found is None:
+            raise SystemExit(f"{self._model}: its tokenizer could not be loaded")
+        return self._found
 
 
 def _answer(server: Server, text: Text, request: wire.Request) -> wire.Reply:

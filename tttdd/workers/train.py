@@ -16,7 +16,7 @@ import math
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 import msgspec
 import torch
@@ -241,13 +241,23 @@ def main(line: wire.Line, options: dict[str, Any]) -> None:
     """Answer requests until the line ends (EOFError)."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     logging.getLogger("megatron").setLevel(logging.WARNING)
-    trainer = Trainer(msgspec.convert(options, Options))
+    try:
+        trainer = Trainer(msgspec.convert(options, Options))
+    except (ValueError, OSError) as error:  # it would be the same another time
+        log.exception("cannot start")
+        _refuse_all(line, f"the trainer cannot start: {error}")
     log.info("loaded %s", options["model_path"])
     line.send(wire.Event("ready"))
     while True:
         message = line.receive()
         if isinstance(message, wire.Request) and message.method != "cancel":  # a step is repeatable: let it end
             line.send(_answer(trainer, line, message))
+
+
+def _refuse_all(line: wire.Line, error: str) -> NoReturn:
+    while True:
+        if isinstance(message := line.receive(), wire.Request):
+            line.send(wire.Reply(message.id, error=error))
 
 
 def _answer(trainer: Trainer, line: wire.Line, request: wire.Request) -> wire.Reply:

@@ -11,7 +11,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from test_shape import write_model
 
-from tttdd import memory
+from tttdd import gpus, memory
 from tttdd.config import LORA_TARGETS, Config, Engine, Grid, Model, Trainer
 from tttdd.memory import CannotFit, Device, MemoryPlan
 from tttdd.protocol import GpuInfo, GpuProcess
@@ -258,8 +258,8 @@ def gpu(used: int, **held: int) -> GpuInfo:
 
 def test_a_run_to_come_may_count_on_what_the_workers_of_now_hold(tmp_path: Path) -> None:
     folder = write_model(tmp_path, {"a.safetensors": [8]})
-    ours = memory.without_workers([gpu(51 * GIB, engine=40 * GIB, trainer=10 * GIB)])
-    foreign = memory.without_workers([gpu(51 * GIB, python=50 * GIB)])
+    ours = gpus.without_workers([gpu(51 * GIB, engine=40 * GIB, trainer=10 * GIB)])
+    foreign = gpus.without_workers([gpu(51 * GIB, python=50 * GIB)])
     plans = [memory.plan_for(settings(), folder, found) for found in (ours, foreign)]
     assert [plan.devices[0].free for plan in plans] == [139 * GIB, 89 * GIB]
 

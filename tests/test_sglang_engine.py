@@ -25,7 +25,7 @@ from tests.record_sglang import replaced
 from tests.test_sampler_model import reference, write_adapter
 from tests.tiny_models import write_tiny_model
 from tttdd import sglang_version
-from tttdd.adapters.sglang import AFFINITY, IDLE_SECONDS, Generated, SglangEngine
+from tttdd.adapters.sglang import AFFINITY, IDLE_SECONDS, Generated, Meta, SglangEngine, _completion
 from tttdd.adapters.sglang_server import Place, Settings
 from tttdd.domain.prompt import Prompt
 from tttdd.ports import Probe, PublishFailed, Release, Sampled, WorkerDied, WorkerFailed
@@ -449,3 +449,9 @@ def test_the_versions_in_range_are_taken_and_arguments_of_ours_are_not(monkeypat
     sglang_version.check(["attention_backend"])
     with pytest.raises(Unsupported, match="tttdd sets api_key, port itself"):
         sglang_version.check(["port", "api_key"])
+
+
+@pytest.mark.parametrize(("last", "reason"), [(2, "stop"), (7, "length")])
+def test_an_answer_that_ends_just_at_its_budget_has_ended(last: int, reason: str):
+    meta = Meta(finish_reason={"type": "length"}, output_token_logprobs=[(-1.0, 5, None), (-1.0, last, None)])
+    assert _completion(Generated(meta, [5, last]), end_ids=[2])[2] == reason

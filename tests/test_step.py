@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import anyio
+import msgspec
 import pytest
 
 from tests.fakes import Crash, FakeEngine, FakeJudge, FakeObserver, FakeTrainer
@@ -153,6 +154,15 @@ async def test_a_frozen_trainer_is_no_publish_failure(tmp_path: Path) -> None:
     store, observer = open_store(tmp_path), FakeObserver()
     await step.run_to_the_end(PLAN, world(tmp_path, store, trainer=FakeTrainer(frozen=True), observer=observer))
     assert all(proof.trainer_shift == 0 for proof in observer.proofs)
+
+
+@pytest.mark.anyio
+async def test_a_probe_is_the_end_of_a_prompt_and_its_answer_and_fits_the_context(tmp_path: Path) -> None:
+    place = world(tmp_path, open_store(tmp_path))
+    whole = await step.make_probe(PLAN, place)
+    cut = await step.make_probe(msgspec.structs.replace(PLAN, context_length=50), place)
+    assert (whole.prompt_ids + whole.completion_ids)[-42:] == cut.prompt_ids + cut.completion_ids
+    assert len(whole.completion_ids) > 42 and len(cut.prompt_ids) == 1
 
 
 @pytest.mark.anyio

@@ -14,6 +14,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Protocol, cast
 
+import msgspec
 import pynvml  # pyright: ignore[reportMissingTypeStubs]
 
 from tttdd.config import Config, device_fields
@@ -66,6 +67,11 @@ def differ(before: list[GpuInfo], now: list[GpuInfo]) -> bool:
     return len(before) != len(now) or any(_differ(*pair) for pair in zip(before, now, strict=True))
 
 
+def without_workers(found: list[GpuInfo]) -> list[GpuInfo]:
+    """The devices as if no engine and no trainer were at work: what there is for a run to come."""
+    return [_without_workers(gpu) for gpu in found]
+
+
 def missing(config: Config, gpus: list[GpuInfo]) -> Iterator[tuple[str, str]]:
     """Devices that `config` names and this machine does not have: the field and what is wrong with it."""
     there = [gpu.index for gpu in gpus]
@@ -74,6 +80,11 @@ def missing(config: Config, gpus: list[GpuInfo]) -> Iterator[tuple[str, str]]:
         if absent := [str(device) for device in devices if device not in there]:
             found = count if there else "this machine has no NVIDIA GPU that can be seen"
             yield field, f"there is no GPU {', '.join(absent)}; {found}"
+
+
+def _without_workers(gpu: GpuInfo) -> GpuInfo:
+    workers = sum(process.memory or 0 for process in gpu.processes if process.owner in ("engine", "trainer"))
+    return msgspec.structs.replace(gpu, memory_used=max(0, gpu.memory_used - workers))
 
 
 def _devices() -> Iterator[GpuInfo]:

@@ -173,11 +173,6 @@ def plan(config: Config, model: ModelShape, devices: Sequence[Device], rollouts:
     )
 
 
-def without_workers(found: Sequence[GpuInfo]) -> list[GpuInfo]:
-    """The devices as if no engine and no trainer were at work: what there is for a run to come."""
-    return [_without_workers(gpu) for gpu in found]
-
-
 def kv_token(model: ModelShape) -> int:
     """Bytes of one token's keys and values in all layers."""
     return 2 * model.layers * model.kv_heads * model.head_dim * model.width
@@ -289,11 +284,6 @@ def _running(tokens: int, context: int, share: int) -> int:
 
 def _device(gpu: GpuInfo) -> Device:
     return Device(gpu.index, gpu.memory_total, gpu.memory_total - gpu.memory_used)
-
-
-def _without_workers(gpu: GpuInfo) -> GpuInfo:
-    workers = sum(process.memory or 0 for process in gpu.processes if process.owner in ("engine", "trainer"))
-    return msgspec.structs.replace(gpu, memory_used=max(0, gpu.memory_used - workers))
 
 
 def _no_bin(device: Device, rank: _Rank, tokens: int, room: int, shared: bool) -> str:

@@ -151,13 +151,13 @@ def _memory(settings: Config | None, there: list[GpuInfo]) -> tuple[list[Finding
     """Whether the model fits on the devices, and the plan, a line a device."""
     if settings is None or settings.engine.backend != "sglang":
         return [], []
-    from tttdd import memory
+    from tttdd import gpus, memory
 
     folder = _folder(settings)
     if folder is None or _absent(settings, there):
         return [Finding("memory plan", "note", "cannot be made without the model's files and the GPUs")], []
     try:
-        plan = memory.plan_for(settings, folder, memory.without_workers(there))
+        plan = memory.plan_for(settings, folder, gpus.without_workers(there))
     except memory.CannotFit as error:
         return [Finding("memory plan", "missing", "does not fit", str(error))], []
     except (OSError, ValueError) as error:

@@ -93,6 +93,12 @@ def test_arguments_reach_the_entry_function(sandbox: Sandbox) -> None:
     assert outcome.result == b"R[42, 1.5]"
 
 
+def test_helpers_are_there_before_the_program_and_may_be_shadowed(sandbox: Sandbox) -> None:
+    helpers = "def double(x): return 2 * x\ndef half(x): return x / 2\n" + "#" * 100_000
+    program = "start = double(2)\ndef half(x): return x\ndef run(): return start, half(2)"
+    assert sandbox.run(program, Entry("run", helpers=helpers), PATIENT).result == b"R[4, 2]"
+
+
 @pytest.mark.parametrize(
     "program",
     [

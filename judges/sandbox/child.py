@@ -25,9 +25,9 @@ import msgspec
 import numpy as np
 
 from judges.sandbox import landlock, limits, linux, namespaces, seccomp
-from judges.sandbox.messages import Entry, Failure, Launch, Refused
+from judges.sandbox.messages import Entry, Failure, Job, Launch, Refused
 
-PROGRAM, RESULT, STATUS = 10, 11, 12
+JOB, RESULT, STATUS = 10, 11, 12
 _ABOVE = 200
 _TRACEBACK_FRAMES = 20
 _NAME = "<program>"
@@ -48,35 +48,35 @@ class Containment(msgspec.Struct, frozen=True):
 
 
 def main(launch: Launch, descriptors: Sequence[int], containment: Containment) -> NoReturn:
-    """`descriptors`: program, result, output, status.  Whatever happens, this process ends here."""
+    """`descriptors`: job, result, output, status.  Whatever happens, this process ends here."""
     try:
         _take_descriptors(descriptors)
-        source = _contained(launch, containment)
-        os._exit(_run(source, launch.entry))
+        job = _contained(launch, containment)
+        os._exit(run(job))
     finally:  # a program's exception can fail in its own __str__
         os._exit(1)
 
 
-def _contained(launch: Launch, containment: Containment) -> bytes:
-    """The program's source, once there is no way back."""
+def _contained(launch: Launch, containment: Containment) -> Job:
+    """What to run, once there is no way back."""
     try:
         _contain(launch, containment)
     except OSError as error:
         os.write(STATUS, msgspec.json.encode(Refused(f"cannot contain a program: {error}")) + b"\n")
         os._exit(1)
-    source = os.pread(PROGRAM, os.fstat(PROGRAM).st_size, 0)
+    job = msgspec.msgpack.decode(os.pread(JOB, os.fstat(JOB).st_size, 0), type=Job)
     os.close(STATUS)
-    os.close(PROGRAM)
-    return source
+    os.close(JOB)
+    return job
 
 
 def _take_descriptors(descriptors: Sequence[int]) -> None:
     """Standard streams and three fixed numbers; every other descriptor of the zygote is closed."""
-    program, result, output, status = (fcntl.fcntl(each, fcntl.F_DUPFD, _ABOVE) for each in descriptors)
-    for source, target in ((output, 1), (output, 2), (program, PROGRAM), (result, RESULT), (status, STATUS)):
+    job, result, output, status = (fcntl.fcntl(each, fcntl.F_DUPFD, _ABOVE) for each in descriptors)
+    for source, target in ((output, 1), (output, 2), (job, JOB), (result, RESULT), (status, STATUS)):
         os.dup2(source, target)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-    os.closerange(3, PROGRAM)
+    os.closerange(3, JOB)
     os.closerange(STATUS + 1, resource.getrlimit(resource.RLIMIT_NOFILE)[0])
 
 
@@ -113,12 +113,12 @@ def _limit_and_give_up_rights(launch: Launch, containment: Containment) -> None:
     linux.prctl(linux.PR_SET_DUMPABLE, 0)
 
 
-def _run(source: bytes, entry: Entry) -> int:
+def run(job: Job) -> int:
     """The exit status.  Result or failure is on the result pipe, tracebacks are on the output."""
     stream = io.TextIOWrapper(io.FileIO(1, "w", closefd=False), "utf-8", "backslashreplace", write_through=True)
     sys.stdout = sys.stderr = sys.__stdout__ = sys.__stderr__ = stream
     try:
-        answer = b"R" + _call(source, entry)
+        answer = b"R" + _call(job.program, job.entry)
     except _Failed as failed:
         answer = b"E" + msgspec.json.encode(failed.failure)
     _write(answer)
@@ -136,6 +136,7 @@ def _call(source: bytes, entry: Entry) -> bytes:
     sys.modules["__program__"] = module
     try:
         code = _compiled(source)
+        exec(compile(entry.helpers, "<helpers>", "exec"), module.__dict__)
         exec(code, module.__dict__)
         function = getattr(module, entry.function, None)
         if not callable(function):

@@ -22,7 +22,7 @@ from typing import Self
 import msgspec
 
 from judges.sandbox.collect import Collector
-from judges.sandbox.messages import Entry, Hello, JudgeDied, Kill, Launch, Level, Limits, Outcome
+from judges.sandbox.messages import Entry, Hello, Job, JudgeDied, Kill, Launch, Level, Limits, Outcome
 
 ENVIRONMENT = {
     "PATH": "/usr/bin:/bin",
@@ -167,7 +167,8 @@ class Sandbox:
         ticket = ticket or Ticket()
         slot = self._take_slot()
         try:
-            return self._run(program, Launch(next(self._ids), slot, entry, limits), ticket)
+            job = Job(program.encode("utf-8", "surrogatepass"), entry)
+            return self._run(job, Launch(next(self._ids), slot, limits), ticket)
         finally:
             with self._lock:
                 self._slots.remove(slot)
@@ -179,13 +180,13 @@ class Sandbox:
             if ticket.kill is not None and zygote is not None:
                 _send(zygote.control, ticket.kill)
 
-    def _run(self, program: str, launch: Launch, ticket: Ticket) -> Outcome:
+    def _run(self, job: Job, launch: Launch, ticket: Ticket) -> Outcome:
         control = self._alive().control
         with Collector(launch.limits, lambda: _send(control, Kill(launch.id))) as collector:
             with self._lock:
                 if ticket.cancelled:
                     return collector.outcome("cancelled")
-                _send_launch(control, launch, program, collector.ends)
+                _send_launch(control, launch, job, collector.ends)
                 ticket.kill = Kill(launch.id)
             collector.close_ends()
             try:
@@ -219,10 +220,10 @@ def _send(control: socket.socket, request: Kill) -> None:
         control.send(msgspec.json.encode(request))
 
 
-def _send_launch(control: socket.socket, launch: Launch, program: str, ends: list[int]) -> None:
+def _send_launch(control: socket.socket, launch: Launch, job: Job, ends: list[int]) -> None:
     try:
-        with open(os.memfd_create("program", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING), "wb") as file:
-            file.write(program.encode("utf-8", "surrogatepass"))
+        with open(os.memfd_create("job", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING), "wb") as file:
+            file.write(msgspec.msgpack.encode(job))
             file.flush()
             fcntl.fcntl(file, fcntl.F_ADD_SEALS, _SEALS)
             socket.send_fds(control, [msgspec.json.encode(launch)], [file.fileno(), *ends])

@@ -24,6 +24,16 @@ class Entry(msgspec.Struct, frozen=True):
 
     function: str
     kwargs: dict[str, int | float] = {}
+    helpers: str = ""
+    """Python source that is executed in the program's namespace first: what the task's instruction promises."""
+
+
+class Job(msgspec.Struct, frozen=True):
+    """What a child runs: the contents of its sealed memory file, in msgpack."""
+
+    program: bytes
+    """Source as the model wrote it: any bytes."""
+    entry: Entry
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
@@ -73,7 +83,6 @@ class Launch(msgspec.Struct, frozen=True, tag="launch"):
     id: int
     slot: int
     """Smallest number free among the running programs: picks the user id and the processors."""
-    entry: Entry
     limits: Limits
 
 

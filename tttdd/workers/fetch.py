@@ -20,7 +20,7 @@ import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import msgspec
 
@@ -147,15 +147,7 @@ def _pip(requirements: Path, partial: Path, size: int, on_progress: Callable[[fl
     command += ["--disable-pip-version-check", "--no-input", "--progress-bar", "off", "--retries", "2"]
     command += ["--dest", str(partial), "--requirement", str(requirements)]
     complaints = partial / "pip.log"
-    with complaints.open("wb") as log:
-        process = subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            env=os.environ | {"TMPDIR": str(partial / "tmp")},
-            preexec_fn=functools.partial(wire.die_with_parent, os.getpid()),
-        )
+    with complaints.open("wb") as log, _running(command, log, partial / "tmp") as process:
         while process.poll() is None:
             on_progress(min(_bytes(partial) / size, 1.0))
             time.sleep(POLL_SECONDS)
@@ -165,13 +157,36 @@ def _pip(requirements: Path, partial: Path, size: int, on_progress: Callable[[fl
     return " ".join(" ".join(lines[-4:]).split()) or f"exit status {process.returncode}"
 
 
+@contextmanager
+def _running(command: list[str], log: BinaryIO, scratch: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """A process that is over when this is, however it ends."""
+    with subprocess.Popen(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=log,
+        stderr=log,
+        env=os.environ | {"TMPDIR": str(scratch)},
+        preexec_fn=functools.partial(wire.die_with_parent, os.getpid()),
+    ) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
 def _bytes(partial: Path) -> int:
-    """What has arrived of the wheel, wherever pip keeps it while it downloads."""
-    total = 0
-    for path in partial.rglob("*.whl"):
-        with suppress(FileNotFoundError):  # pip has just moved it
-            total = max(total, path.stat().st_size)
-    return total
+    """What has arrived of the wheel, wherever pip keeps it while it downloads.
+
+    Pip removes folders meanwhile, which os.walk passes over and Path.rglob does not.
+    """
+    files = (Path(folder, name) for folder, _, names in os.walk(partial) for name in names)
+    return max((_size(file) for file in files if file.suffix == ".whl"), default=0)
+
+
+def _size(file: Path) -> int:
+    with suppress(FileNotFoundError):  # pip has just moved it
+        return file.stat().st_size
+    return 0
 
 
 def main(line: wire.Line, options: dict[str, Any]) -> None:

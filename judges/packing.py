@@ -11,6 +11,7 @@ import hashlib
 import math
 from fractions import Fraction
 from itertools import combinations
+from types import ModuleType
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,15 +19,15 @@ from numpy.typing import NDArray
 from judges.decode import Rejected, decode
 from judges.verdict import Verdict
 
-SLACK = 1e-12
 Circle = tuple[Fraction, Fraction, Fraction]
 
 
-def grade(artifact: bytes, n: int, record: float) -> Verdict:
-    """`artifact`: JSON of (centers (n, 2), radii (n,), sum).  A sum above `record` can only come from the slack."""
+def grade(artifact: bytes, n: int, record: float, helpers: ModuleType) -> Verdict:
+    """`artifact`: JSON of (centers (n, 2), radii (n,), sum); the rules are those of the task's `helpers`.
+    A sum above `record` can only come from the slack."""
     try:
         centers, radii, reported = _returned(artifact, n)
-        _check(centers, radii, reported)
+        _check(helpers, centers, radii, reported)
     except Rejected as rejected:
         return rejected.verdict
     total = float(radii.sum())
@@ -49,25 +50,11 @@ def _returned(artifact: bytes, n: int) -> tuple[NDArray[np.float64], NDArray[np.
     return np.array(centers), np.array(radii), reported
 
 
-def _check(centers: NDArray[np.float64], radii: NDArray[np.float64], reported: float) -> None:
-    """Raises Rejected with the worst break of the rules."""
-    if radii.min() < 0:
-        circle = int(radii.argmin())
-        raise Rejected("constraint", f"circle {circle} has the negative radius {radii[circle]:.6g}", reported)
-    first, second = np.triu_indices(len(radii), 1)
-    with np.errstate(over="ignore", invalid="ignore"):  # near 1e308; neither infinity nor NaN passes what follows
-        beyond = np.maximum(radii[:, None] - centers, centers + radii[:, None] - 1).max(axis=1)
-        gaps = centers[first] - centers[second]
-        overlaps = radii[first] + radii[second] - np.hypot(gaps[:, 0], gaps[:, 1])
-    outside, overlap = float(beyond.max()), float(overlaps.max())
-    if outside <= SLACK and overlap <= SLACK:
-        return
-    if overlap >= outside:
-        pair = int(overlaps.argmax())
-        detail = f"overlap of circles {first[pair]} and {second[pair]} by {overlap:.1e}"
-    else:
-        detail = f"circle {int(beyond.argmax())} leaves the unit square by {outside:.1e}"
-    raise Rejected("constraint", detail, reported)
+def _check(helpers: ModuleType, centers: NDArray[np.float64], radii: NDArray[np.float64], reported: float) -> None:
+    try:
+        helpers._check(centers, radii)
+    except ValueError as error:
+        raise Rejected("constraint", str(error), reported) from None
 
 
 def _certificate(

@@ -1,8 +1,9 @@
-"""Tasks are folders: `task.toml`, `instruction.md`, `judge.py`, and a starter program.
+"""Tasks are folders: `task.toml`, `instruction.md`, `judge.py`, and, if named, a starter program and promised helpers.
 
     load("erdos_min_overlap", [Path("my/tasks")]) -> Task          directories given come before the built-in ones
 
-One setting, the time limit, is told to the model, given to the program as `budget_s` and enforced (times KILL_FACTOR).
+A task's limits are told to the model, given to the program (the seconds, as `budget_s`) and enforced (the seconds times
+KILL_FACTOR): one record for all three.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
+from judges.promised import shown
 from judges.sandbox.messages import Entry
 
 KILL_FACTOR = 1.1
@@ -34,7 +36,12 @@ Name = Annotated[str, Meta(pattern=r"^[a-z][a-z0-9_]{0,63}$")]
 
 
 class TaskError(ValueError):
-    """A task that cannot be used.  The message names the file, the line or field, and what to do."""
+    """A task that cannot be used.  Says in which file, line and field, and what to do."""
+
+    def __init__(self, message: str, file: Path | None = None, line: int | None = None, field: str = "") -> None:
+        self.message, self.file, self.line, self.field = message, file, line, field
+        place = f"{file}:{line}" if line else str(file or "")
+        super().__init__(": ".join(filter(None, (place, field, message))))
 
 
 class Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -74,6 +81,8 @@ class Description(Table, frozen=True, kw_only=True):
     """The rule from objective to reward, in words."""
     libraries: tuple[str, ...] = ()
     starter: str | None = None
+    helpers: str | None = None
+    """File whose functions every program has (see judges.promised)."""
     completion_header: str = ""
     """What a completion-style prompt says of the problem, short."""
 
@@ -88,13 +97,16 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
     libraries: tuple[str, ...]
     completion_header: str
     instruction: str
-    """With the placeholders of `instruction_for`."""
+    """With the placeholders that `told` fills in."""
     starter: str | None
     """The starter program; its editable region lies between REGION_OPEN and REGION_CLOSE."""
+    helpers: str
+    """Source that runs in every program's namespace before it; often empty."""
     instruction_sha256: str
     judge_sha256: str
     """Of judge.py and of the modules of `judges` that it imports."""
     starter_sha256: str
+    helpers_sha256: str
 
     @property
     def judge(self) -> Path:
@@ -122,24 +134,32 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
             "instruction": self.instruction_sha256,
             "judge": self.judge_sha256,
             "starter": self.starter_sha256,
+            "helpers": self.helpers_sha256,
         }
 
-    def time_limit(self, setting: float | None) -> float:
-        """Seconds told and enforced: the setting, else the task's own."""
-        return self.limits.seconds if setting is None else setting
+    def limited(self, seconds: float | None = None, cpus: int | None = None, memory_gib: float | None = None) -> Task:
+        """The same task under other limits, where given: told to the model, given to the program and enforced."""
+        own = self.limits
+        limits = TaskLimits(
+            seconds=seconds or own.seconds, cpus=cpus or own.cpus, memory_gib=memory_gib or own.memory_gib
+        )
+        return msgspec.structs.replace(self, limits=limits)
 
-    def entry_for(self, time_limit: float) -> Entry:
-        values: dict[str, int | float] = {"seed": SEED, "budget_s": time_limit}
-        return Entry(self.entry.function, {name: values[name] for name in self.entry.arguments})
+    @property
+    def call(self) -> Entry:
+        values: dict[str, int | float] = {"seed": SEED, "budget_s": self.limits.seconds}
+        return Entry(self.entry.function, {name: values[name] for name in self.entry.arguments}, self.helpers)
 
-    def instruction_for(self, time_limit: float) -> str:
-        """The instruction with the limits that are in force."""
+    @property
+    def told(self) -> str:
+        """The instruction with the limits that are in force and the helpers that are there."""
         filled = {
-            "{time_limit}": f"{time_limit:g}",
-            "{kill_limit}": f"{time_limit * KILL_FACTOR:g}",
+            "{time_limit}": f"{self.limits.seconds:g}",
+            "{kill_limit}": f"{self.limits.seconds * KILL_FACTOR:g}",
             "{cpus}": str(self.limits.cpus),
             "{memory_gib}": f"{self.limits.memory_gib:g}",
             "{libraries}": ", ".join(self.libraries),
+            "{helpers}": shown(self.helpers),
         }
         text = self.instruction
         for placeholder, value in filled.items():
@@ -160,10 +180,10 @@ def load(name: str, search_path: Iterable[Path] = ()) -> Task:
     text = _read(folder / "task.toml")
     description = _description(folder / "task.toml", text)
     if description.name != folder.resolve().name:
-        raise TaskError(
-            f"{folder / 'task.toml'}:{_line(text, 'name')}: name = {description.name!r} differs from the folder's "
-            f"name {folder.resolve().name!r}; make them the same"
+        difference = (
+            f"{description.name!r} differs from the folder's name {folder.resolve().name!r}; make them the same"
         )
+        raise TaskError(difference, folder / "task.toml", _line(text, "name"), "name")
     return _task(folder, description)
 
 
@@ -184,6 +204,7 @@ def _task(folder: Path, description: Description) -> Task:
     instruction = _read(folder / "instruction.md")
     judge = folder / "judge.py"
     starter = _starter(folder, description.starter)
+    helpers = _helpers(folder, description.helpers)
     return Task(
         name=description.name,
         title=description.title,
@@ -195,9 +216,11 @@ def _task(folder: Path, description: Description) -> Task:
         completion_header=description.completion_header,
         instruction=instruction,
         starter=starter,
+        helpers=helpers,
         instruction_sha256=_sha256(instruction),
         judge_sha256=_sha256(_judge_sources(judge)),
         starter_sha256=_sha256(starter or ""),
+        helpers_sha256=_sha256(helpers),
     )
 
 
@@ -207,23 +230,42 @@ def _starter(folder: Path, file: str | None) -> str | None:
     text = _read(folder / file)
     regions = re.findall(f"[{REGION_OPEN}{REGION_CLOSE}]", text)
     if regions not in ([], [REGION_OPEN, REGION_CLOSE]):
-        raise TaskError(f"{folder / file}: mark at most one editable region, {REGION_OPEN} before {REGION_CLOSE}")
+        raise TaskError(f"mark at most one editable region, {REGION_OPEN} before {REGION_CLOSE}", folder / file)
+    return text
+
+
+def _helpers(folder: Path, file: str | None) -> str:
+    if file is None:
+        return ""
+    text = _read(folder / file)
+    _parsed(folder / file, text)
     return text
 
 
 def _judge_sources(judge: Path) -> str:
     """judge.py and, as it decides the reward as well, what it imports from this package."""
     text = _read(judge)
-    try:
-        tree = ast.parse(text)
-    except SyntaxError as error:
-        raise TaskError(f"{judge}:{error.lineno}: {error.msg}") from None
+    tree = _parsed(judge, text)
     if not any(isinstance(node, ast.FunctionDef) and node.name == "grade" for node in tree.body):
-        raise TaskError(f"{judge}: defines no function grade(artifact); add `def grade(artifact: bytes) -> Verdict:`")
-    imported = [node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
-    package = Path(__file__).parent
-    ours = sorted(module for module in imported if module.startswith("judges.") and module != "judges.verdict")
-    return text + "".join(_read(package.parent / (module.replace(".", "/") + ".py")) for module in ours)
+        raise TaskError("defines no function grade; add `def grade(artifact: bytes) -> Verdict:`", judge)
+    return text + "".join(_read(file) for file in _imported(tree))
+
+
+def _imported(tree: ast.Module) -> list[Path]:
+    """Files of this package that a judge imports by `from judges...`, sorted."""
+    nodes = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
+    dotted = [f"{node.module}.{each.name}" for node in nodes if node.module == "judges" for each in node.names]
+    dotted += [node.module for node in nodes if node.module and node.module.startswith("judges.")]
+    package = Path(__file__).parent.parent
+    return sorted(package / (name.replace(".", "/") + ".py") for name in dotted if name != "judges.verdict")
+
+
+def _parsed(file: Path, text: str) -> ast.Module:
+    try:
+        return ast.parse(text)
+    except (SyntaxError, ValueError) as error:  # ValueError: a null byte
+        line = error.lineno if isinstance(error, SyntaxError) else None
+        raise TaskError(f"it is not Python: {error.args[0]}", file, line) from None
 
 
 def _description(file: Path, text: str) -> Description:
@@ -231,13 +273,13 @@ def _description(file: Path, text: str) -> Description:
         tables: dict[str, Any] = tomllib.loads(text)
         description = msgspec.convert(tables, Description, strict=True)
     except tomllib.TOMLDecodeError as error:
-        raise TaskError(f"{file}: not valid TOML: {error}") from None
+        raise TaskError(f"not valid TOML: {error}", file) from None
     except msgspec.ValidationError as error:
         message = str(error)
         field = (re.findall(r"unknown field `(\w+)`", message) or re.findall(r"`\$\.([\w.]+)", message) or [""])[0]
-        raise TaskError(f"{file}:{_line(text, field)}: {field or 'task'}: {message}") from None
+        raise TaskError(message, file, _line(text, field), field or "task") from None
     if not math.isfinite(description.limits.seconds):
-        raise TaskError(f"{file}:{_line(text, 'seconds')}: limits.seconds must be finite")
+        raise TaskError("must be finite", file, _line(text, "seconds"), "limits.seconds")
     return description
 
 
@@ -253,8 +295,10 @@ def _line(text: str, field: str) -> int:
 def _read(file: Path) -> str:
     try:
         return file.read_text()
-    except (OSError, UnicodeDecodeError) as error:
-        raise TaskError(f"{file}: cannot read it: {error}") from None
+    except OSError as error:
+        raise TaskError(f"cannot read it: {error.strerror}", file) from None
+    except UnicodeDecodeError:
+        raise TaskError("it is not UTF-8 text", file) from None
 
 
 def _sha256(text: str) -> str:

@@ -17,9 +17,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from judges import task as tasks
+from judges.promised import beside
 from judges.task import TaskError
 
 VECTORS = Path(__file__).parent / "vectors"
+BUILT_IN = ["autocorrelation_1", "autocorrelation_2", "circle_packing_26", "circle_packing_32", "erdos_min_overlap"]
 
 
 @functools.cache
@@ -29,6 +31,10 @@ def judge(name: str) -> ModuleType:
     module = importlib.util.module_from_spec(specification)
     specification.loader.exec_module(module)
     return module
+
+
+def helpers(name: str) -> Any:
+    return beside(str(tasks.load(name).judge))
 
 
 def grade(name: str, returned: Any) -> Any:
@@ -115,14 +121,14 @@ def test_a_step_function_that_breaks_a_rule_is_refused(returned: Any, reason: st
 def test_long_step_functions_agree_with_the_direct_sum(seed: int, n: int) -> None:
     heights = np.random.default_rng(seed).random(n)
     direct = np.correlate(heights, 1 - heights, "full").max() * 2 / n
-    assert judge("erdos_min_overlap").overlap(heights) == pytest.approx(direct, abs=1e-12)
+    assert helpers("erdos_min_overlap")._overlap(heights) == pytest.approx(direct, abs=1e-12)
 
 
 def test_the_longest_step_functions_are_graded_in_seconds() -> None:
     n = 1_000_003
     heights = np.random.default_rng(0).random(n)
     begun = time.process_time()
-    bound = judge("erdos_min_overlap").overlap(heights)
+    bound = helpers("erdos_min_overlap")._overlap(heights)
     assert time.process_time() - begun < 3
     assert bound == pytest.approx(0.5, abs=1e-3)
 
@@ -195,8 +201,9 @@ def test_a_sum_above_the_record_is_marked_as_tolerance_exploitation(n: int, reco
     assert record == judge(f"circle_packing_{n}").BEST_KNOWN
     shared = importlib.import_module("judges.packing")
     returned = json.dumps(packing(grid_of_circles(n, 0.08))).encode()
-    assert shared.grade(returned, n, 0.08 * n - 1e-9).certificate["tolerance_exploitation"] is True
-    assert shared.grade(returned, n, 0.08 * n + 1e-9).certificate["tolerance_exploitation"] is False
+    rules = helpers(f"circle_packing_{n}")
+    assert shared.grade(returned, n, 0.08 * n - 1e-9, rules).certificate["tolerance_exploitation"] is True
+    assert shared.grade(returned, n, 0.08 * n + 1e-9, rules).certificate["tolerance_exploitation"] is False
 
 
 @pytest.mark.parametrize(
@@ -221,7 +228,7 @@ def test_a_packing_that_breaks_a_rule_is_refused(change: Any, reason: str, words
 
 
 def test_every_built_in_task_loads_with_a_starter_and_one_region() -> None:
-    assert tasks.names() == ["circle_packing_26", "circle_packing_32", "erdos_min_overlap"]
+    assert tasks.names() == BUILT_IN
     for name in tasks.names():
         task = tasks.load(name)
         assert task.starter and task.starter_program
@@ -233,11 +240,10 @@ def test_every_built_in_task_loads_with_a_starter_and_one_region() -> None:
 
 def test_the_instruction_tells_the_limit_that_is_enforced() -> None:
     task = tasks.load("erdos_min_overlap")
-    text = task.instruction_for(5.0)
+    text = task.limited(5.0).told
     assert "budget_s=5," in text and "killed at 5.5 seconds" in text and "1000" not in text
     assert "{" not in text.replace("{0", "")
-    assert task.entry_for(5.0).kwargs == {"seed": 42, "budget_s": 5.0}
-    assert task.time_limit(None) == 1000
+    assert task.limited(5.0).call.kwargs == {"seed": 42, "budget_s": 5.0}
 
 
 def copied_task(tmp_path: Path) -> Path:
@@ -255,7 +261,7 @@ def test_a_task_of_ones_own_comes_before_the_built_in_one(tmp_path: Path) -> Non
     assert tasks.names([tmp_path]) == tasks.names()
 
 
-@pytest.mark.parametrize("file", ["instruction.md", "judge.py", "starter.txt"])
+@pytest.mark.parametrize("file", ["instruction.md", "judge.py", "starter.txt", "helpers.py"])
 def test_a_changed_file_changes_the_identity(tmp_path: Path, file: str) -> None:
     folder = copied_task(tmp_path)
     assert tasks.load(str(folder)).identity == tasks.load("erdos_min_overlap").identity
@@ -272,7 +278,7 @@ def test_a_changed_file_changes_the_identity(tmp_path: Path, file: str) -> None:
         ("task.toml", 'name = "erdos', 'name = "erdosh', "differs from the folder's"),
         ("task.toml", "[entry]", "[entry", "not valid TOML"),
         ("judge.py", "def grade", "def grades", "defines no function grade"),
-        ("judge.py", "def grade(", "def grade(:", "judge.py:"),
+        ("judge.py", "def grade(", "def grade(:", "judge.py:24: it is not Python"),
         ("starter.txt", "⟧", "", "at most one editable region"),
     ],
 )
@@ -289,7 +295,5 @@ def test_a_task_that_cannot_be_used_says_where_and_why(
 
 
 def test_an_unknown_task_is_refused_with_the_known_ones() -> None:
-    with pytest.raises(
-        TaskError, match=r"no task named 'erdos'.*circle_packing_26, circle_packing_32, erdos_min_overlap"
-    ):
+    with pytest.raises(TaskError, match=r"no task named 'erdos'.*" + ", ".join(BUILT_IN)):
         tasks.load("erdos")

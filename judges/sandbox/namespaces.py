@@ -8,7 +8,7 @@ As root each slot has a user id of its own; an ordinary user's child is alone in
 
 from __future__ import annotations
 
-import importlib
+import importlib.util
 import os
 import sys
 import sysconfig
@@ -59,8 +59,8 @@ def become_user_of(slot: int) -> None:
 
 def library_paths() -> list[str]:
     """Everything a program may read: system libraries, the interpreter and its packages, four devices."""
-    modules = [importlib.import_module(name) for name in ("numpy", "scipy")]
-    packages = [str(Path(next(iter(module.__path__))).parent) for module in modules]
+    specs = [importlib.util.find_spec(name) for name in ("numpy", "scipy")]
+    packages = [str(Path(spec.origin).parent.parent) for spec in specs if spec and spec.origin]
     # Not the prefixes themselves: only their owner may be able to enter them; what lies above these is made anew.
     installed = [sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")]
     folders = [f"{sys.base_prefix}/lib", *installed, *packages]

@@ -60,7 +60,7 @@ def _verify(options: argparse.Namespace) -> int:
     except OSError as error:
         return _refuse(f"cannot read {options.file}: {error.strerror}")
     try:
-        with evaluator(task, task.time_limit(options.time_limit)) as judge:
+        with evaluator(task.limited(options.time_limit)) as judge:
             verdict = judge.grade(program)
     except (JudgeDied, GraderFailed) as error:
         return _refuse(str(error))

@@ -3,7 +3,8 @@
     program -> Sandbox.run -> Outcome -> rejected with its class and one line of detail
                                       -> artifact (JSON bytes) -> Grader.grade -> Verdict
 
-The time limit is one setting: told in the instruction, given as `budget_s`, and enforced at KILL_FACTOR times.
+`granted` is what this machine can give to each of several programs at once: processors that no other has, and memory
+that is there for all of them.  The model is told what is granted.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from contextlib import ExitStack, contextmanager
 import msgspec
 
 from judges.grader import Grader
-from judges.sandbox import Level, Limits, Outcome, Sandbox, Ticket
+from judges.sandbox import AnySandbox, Limits, Outcome, Sandbox, Ticket
 from judges.sandbox.messages import Failure
 from judges.task import KILL_FACTOR, Task
 from judges.text import printable
@@ -25,7 +26,9 @@ from judges.verdict import Reason, Verdict
 
 DETAIL_CHARACTERS = 500
 _MEMORY_SHARE = 0.5
-"""Of the machine's memory that one program may address, where its task asks for more."""
+"""Of the machine's memory that all programs at once may address."""
+_LEAST_GIB = 0.5
+"""For numpy and scipy."""
 _GIB = 1 << 30
 _NEARLY = 0.5
 """The kernel enforces processor time by ticks; on a busy virtual machine they run ahead of what it reports."""
@@ -34,14 +37,13 @@ _NEARLY = 0.5
 class Evaluator:
     """Grades programs of one task.  Blocking, any thread; `sandbox` and `grader` may serve others, too."""
 
-    def __init__(self, task: Task, time_limit: float, sandbox: Sandbox, grader: Grader) -> None:
+    def __init__(self, task: Task, sandbox: AnySandbox, grader: Grader) -> None:
         self._task, self._sandbox, self._grader = task, sandbox, grader
-        self._entry = task.entry_for(time_limit)
-        self._limits = limits_of(task, time_limit)
+        self._limits = limits_of(task)
 
     def grade(self, program: str, ticket: Ticket | None = None) -> Verdict:
         """Run and grade.  Raises JudgeDied when a process of ours fails, GraderFailed when the task's judge does."""
-        outcome = self._sandbox.run(program, self._entry, self._limits, ticket)
+        outcome = self._sandbox.run(program, self._task.call, self._limits, ticket)
         artifact = outcome.result[1:]
         if refused := self._rejection(outcome):
             verdict = _rejected(*refused)
@@ -74,25 +76,43 @@ class Evaluator:
                 return _ended(outcome, limits)
 
 
-def limits_of(task: Task, time_limit: float) -> Limits:
-    """A program may address what its task grants, but no more than a share of the machine's memory."""
-    wall = time_limit * KILL_FACTOR
-    machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+def limits_of(task: Task) -> Limits:
+    wall = task.limits.seconds * KILL_FACTOR
     return Limits(
         wall_seconds=wall,
         cpu_seconds=math.ceil(wall * task.limits.cpus),
         cpus=task.limits.cpus,
-        memory_bytes=int(min(task.limits.memory_gib * _GIB, machine * _MEMORY_SHARE)),
+        memory_bytes=int(task.limits.memory_gib * _GIB),
     )
 
 
+def processors() -> int:
+    """That this process, and so every program, may use."""
+    return len(os.sched_getaffinity(0))
+
+
+def at_once(task: Task, parallel: int | None) -> int:
+    """Programs of this task that run at once: `parallel`, else as many as get processors of their own."""
+    return parallel or max(1, processors() // task.limits.cpus)
+
+
+def granted(task: Task, programs: int) -> Task:
+    """The task under limits that this machine can keep for each of `programs` at once."""
+    machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / _GIB
+    cpus = max(1, min(task.limits.cpus, processors() // programs))
+    room = math.floor(_MEMORY_SHARE * machine / programs * 10) / 10
+    return task.limited(cpus=cpus, memory_gib=max(_LEAST_GIB, min(task.limits.memory_gib, room)))
+
+
 @contextmanager
-def evaluator(task: Task, time_limit: float, level: Level = "namespaces") -> Generator[Evaluator]:
-    """An Evaluator with a sandbox and a grader of its own."""
+def evaluator(task: Task, sandbox: AnySandbox | None = None) -> Generator[Evaluator]:
+    """An Evaluator with a sandbox and a grader of its own, for one program at a time."""
+    sandbox = sandbox or Sandbox()
     with ExitStack() as stack:
         grader = stack.enter_context(Grader())  # first: it starts in the background
-        sandbox = stack.enter_context(Sandbox(level))
-        yield Evaluator(task, time_limit, sandbox, grader)
+        stack.callback(sandbox.close)
+        sandbox.start()
+        yield Evaluator(granted(task, 1), sandbox, grader)
 
 
 def _ended(outcome: Outcome, limits: Limits) -> tuple[Reason, str] | None:

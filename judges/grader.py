@@ -80,8 +80,11 @@ class Grader:
             self._started()
 
     def close(self) -> None:
+        """Ends the process at once; an artifact in its hands raises JudgeDied in the thread that waits for it."""
+        self._closed = True
+        if (process := self._process) is not None:
+            process.kill()
         with self._lock:
-            self._closed = True
             self._end()
 
     def grade(self, judge: Path, artifact: bytes) -> Verdict:

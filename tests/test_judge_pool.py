@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import resource
 import signal
+import threading
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import ExitStack, suppress
@@ -15,9 +16,11 @@ import psutil
 import pytest
 
 from judges import task as tasks
+from judges.evaluate import processors
 from judges.grader import Grader, GraderFailed
+from judges.sandbox import JudgeDied, Sandbox
 from judges.verdict import Verdict
-from tttdd.adapters.judge_pool import JudgePool, TaskJudge
+from tttdd.adapters.judge_pool import JudgePool, Places, TaskJudge
 from tttdd.ports import WorkerDied, WorkerFailed
 
 HALVES = "def run(**k): return [0.5, 0.5], 0.5, 2"
@@ -28,7 +31,7 @@ ERDOS = tasks.load("erdos_min_overlap")
 def judging(parallel: int, use: Callable[[JudgePool, TaskJudge], Awaitable[object]], time_limit: float = 5.0) -> None:
     async def main() -> None:
         async with JudgePool(parallel) as pool:
-            await use(pool, pool.for_task(ERDOS, time_limit))
+            await use(pool, pool.for_task(pool.granted(ERDOS.limited(time_limit, cpus=1))))
 
     anyio.run(main)
 
@@ -64,6 +67,36 @@ def test_waiting_for_a_place_costs_a_program_no_time() -> None:
         assert all(verdict.valid and 1.0 <= verdict.seconds < 2.2 for verdict in verdicts), verdicts
 
     judging(1, use, time_limit=2.0)
+
+
+def test_programs_of_two_processors_each_share_no_processor_and_no_memory() -> None:
+    pool = JudgePool()
+    wide = ERDOS.limited(cpus=2, memory_gib=1e6)
+    assert pool.granted(wide).limits.cpus == min(2, processors())
+    alone, shared = JudgePool(1).granted(wide).limits.memory_gib, JudgePool(4).granted(wide).limits.memory_gib
+    assert 0.5 <= shared <= alone / 4 and JudgePool(1000).granted(wide).limits.cpus == 1
+
+
+@pytest.mark.parametrize(("total", "each", "most"), [(4, 2, 2), (5, 2, 2), (2, 1, 2), (3, 3, 1)])
+def test_no_more_places_are_taken_than_there_are_and_none_waits_for_ever(total: int, each: int, most: int) -> None:
+    async def main() -> None:
+        places, inside, seen = Places(total), 0, 0
+
+        async def one(cancelled: bool) -> None:
+            nonlocal inside, seen
+            with anyio.move_on_after(0 if cancelled else 10):
+                async with places.taken(each):
+                    inside += 1
+                    seen = max(seen, inside)
+                    await anyio.sleep(0.01)
+                    inside -= 1
+
+        async with anyio.create_task_group() as group:
+            for number in range(12):
+                group.start_soon(one, number % 3 == 1)
+        assert (seen, inside) == (most, 0)
+
+    anyio.run(main)
 
 
 def test_cancelling_kills_the_child_and_frees_its_place() -> None:
@@ -120,8 +153,8 @@ time.sleep(0.2)
 )
 def test_whatever_a_program_writes_or_dies_of_is_its_own_rejection(program: str, reason: str) -> None:
     async def main() -> None:
-        async with JudgePool(1, "process") as pool:
-            verdict = await pool.for_task(ERDOS, 5.0).grade(program)
+        async with JudgePool(1, Sandbox("process")) as pool:
+            verdict = await pool.for_task(ERDOS.limited(5.0, cpus=1, memory_gib=1)).grade(program)
             assert (verdict.valid, verdict.reward, verdict.reason) == (False, 0.0, reason)
 
     anyio.run(main)
@@ -171,7 +204,7 @@ def test_a_broken_judge_is_told_with_its_traceback(tmp_path: Path) -> None:
     async def main() -> None:
         async with JudgePool(1) as pool:
             with pytest.raises(WorkerFailed, match="ZeroDivisionError"):
-                await pool.for_task(tasks.load(str(folder)), 5.0).grade(HALVES)
+                await pool.for_task(tasks.load(str(folder)).limited(5.0, cpus=1, memory_gib=1)).grade(HALVES)
 
     anyio.run(main)
 
@@ -179,8 +212,8 @@ def test_a_broken_judge_is_told_with_its_traceback(tmp_path: Path) -> None:
 def copied(tmp_path: Path, judge: str) -> Path:
     folder = tmp_path / ERDOS.name
     folder.mkdir()
-    for name in ("task.toml", "instruction.md", "starter.txt"):
-        (folder / name).write_text((ERDOS.folder / name).read_text())
+    for file in ERDOS.folder.glob("*.*"):
+        (folder / file.name).write_text(file.read_text())
     (folder / "judge.py").write_text(judge)
     return folder
 
@@ -197,6 +230,19 @@ def test_an_artifact_that_is_too_much_to_grade_is_rejected_and_the_grader_goes_o
         verdict = grader.grade(folder / "judge.py", b"[]")
         assert (verdict.valid, verdict.reason) == (False, reason)
         assert grader.grade(ERDOS.judge, b"[[0.5, 0.5], 0.5, 2]").objective == 0.5
+
+
+def test_closing_a_grader_does_not_wait_for_the_artifact_in_its_hands(tmp_path: Path) -> None:
+    folder = copied(tmp_path, "def grade(artifact):\n    while True: pass\n")
+    grader = Grader(seconds=60.0)
+    grader.start()
+    closing = threading.Timer(1.5, grader.close)
+    begun = time.monotonic()
+    closing.start()
+    with pytest.raises(JudgeDied):
+        grader.grade(folder / "judge.py", b"[]")
+    closing.join()
+    assert time.monotonic() - begun < 20
 
 
 @pytest.mark.parametrize("number", ["float('nan')", "float('inf')"])

@@ -8,6 +8,8 @@ import os
 import re
 import resource
 import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -148,12 +150,72 @@ def test_a_flood_does_not_keep_the_client_from_its_deadline() -> None:
 
     with Collector(endless, killed.set) as collector:
         started = time.monotonic()
-        os.write(collector.ends[2], msgspec.json.encode(Started(started)) + b"\n")
+        os.write(collector.ends[2], msgspec.json.encode(Started(started, os.getpid())) + b"\n")
         thread = threading.Thread(target=flood, args=collector.ends[1:])
         thread.start()
         assert collector.collect() == "wall"
         thread.join()
         assert 0.3 <= collector.outcome("wall").seconds < 1.0
+
+
+def test_a_program_that_ends_by_itself_before_the_kill_reaches_it_keeps_its_result() -> None:
+    """The last moment: the deadline has passed, and so has the program's own end."""
+    with Collector(LIMITS, lambda: None) as collector:
+        result, _, status = collector.ends
+        late = time.monotonic() - LIMITS.wall_seconds - 1
+        os.write(status, msgspec.json.encode(Started(late, os.getpid())) + b"\n")
+
+        def end() -> None:
+            os.write(result, b"R1")
+            os.write(status, msgspec.json.encode(Ended(late + 1, 0, 0.3, 0)) + b"\n")
+
+        threading.Timer(0.2, end).start()
+        assert collector.collect() == "exited"
+        assert collector.outcome("exited").result == b"R1"
+
+
+def test_time_that_others_take_is_not_the_programs_own(sandbox: Sandbox) -> None:
+    """It needs 0.7 s of a processor that it shares with three others, and may take 1 s."""
+    hogs = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(3)]
+    processor = min(os.sched_getaffinity(0))
+    program = (
+        "import os, time\ndef run():\n while time.process_time() < 0.7: pass\n return os.sched_getaffinity(0) and 1"
+    )
+    try:
+        for hog in hogs:
+            os.sched_setaffinity(hog.pid, {processor})
+        outcome = sandbox.run(program, ENTRY, msgspec.structs.replace(LIMITS, wall_seconds=1.0, cpu_seconds=5))
+    finally:
+        for hog in hogs:
+            hog.kill()
+            hog.wait()
+    assert (outcome.ending, outcome.result) == ("exited", b"R1")
+    assert outcome.seconds > 1.0
+
+
+@pytest.mark.parametrize("cpus", [1, 2])
+def test_a_program_runs_on_its_own_processors_with_as_many_threads(sandbox: Sandbox, cpus: int) -> None:
+    if cpus > len(os.sched_getaffinity(0)):
+        pytest.skip("this machine has one processor")
+    program = (
+        "import os, threading, numpy as np\na = np.ones((600, 600))\ndef run():\n a @ a\n"
+        " tasks = len(os.listdir('/proc/self/task')) if os.access('/proc/self/task', 4) else 0\n"
+        " return len(os.sched_getaffinity(0)), int(os.environ['OPENBLAS_NUM_THREADS']), tasks"
+    )
+    outcome = sandbox.run(program, ENTRY, msgspec.structs.replace(PATIENT, cpus=cpus))
+    assert outcome.result.decode().startswith(f"R[{cpus}, {cpus}, ")
+
+
+def test_programs_side_by_side_have_different_processors(sandbox: Sandbox) -> None:
+    program = "import os, time\ndef run():\n time.sleep(1)\n return sorted(os.sched_getaffinity(0))"
+    outcomes: list[Outcome] = []
+    count = len(os.sched_getaffinity(0))
+    threads = [threading.Thread(target=lambda: outcomes.append(run(sandbox, program))) for _ in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len({outcome.result for outcome in outcomes}) == count
 
 
 def test_a_flood_of_result_bytes_ends_the_program(sandbox: Sandbox) -> None:
@@ -365,6 +427,16 @@ def test_a_dead_zygote_is_told_and_replaced(sandbox: Sandbox) -> None:
     with pytest.raises(JudgeDied):
         sandbox.run("while True: pass", ENTRY, LIMITS)
     assert len(children) == 1 and psutil.wait_procs(children, timeout=5)[1] == []
+    assert sandbox.run(MUTE, ENTRY, PATIENT).result == b"R1"
+
+
+def test_a_zygote_that_does_not_answer_is_told_and_replaced(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("judges.sandbox.collect.ANSWER_SECONDS", 0.5)
+    assert sandbox.pid is not None
+    os.kill(sandbox.pid, signal.SIGSTOP)
+    with pytest.raises(JudgeDied, match="does not answer"):
+        sandbox.run(MUTE, ENTRY, PATIENT)
+    monkeypatch.undo()
     assert sandbox.run(MUTE, ENTRY, PATIENT).result == b"R1"
 
 

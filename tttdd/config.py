@@ -118,8 +118,16 @@ class Search(Table, frozen=True):
 
 class Judges(Table, frozen=True):
     parallel: Positive | None = None
-    """Programs judged at once; default: the machine's cores."""
-    sandbox: Literal["namespaces", "process"] = "namespaces"
+    """Programs judged at once; default: as many as get processors of their own."""
+    cpus: Positive | None = None
+    """Processors a program, told to the model and enforced; default: the task's, at most what the machine has."""
+    memory_gib: PositiveFloat | None = None
+    """Memory a program, told to the model and enforced; default: the task's.  All at once get half the machine's."""
+    sandbox: Literal["namespaces", "docker", "process"] = "namespaces"
+    docker_image: str | None = None
+    """Of judges/Dockerfile; default: the one named after this version."""
+    docker_runtime: str | None = None
+    """An OCI runtime that the engine knows, for instance gVisor's "runsc"; default: the engine's own."""
     time_limit: PositiveFloat | None = None
     """Seconds told to the model, given as budget_s and enforced (at 1.1 times); default: the task's."""
 

@@ -17,6 +17,7 @@ from pathlib import Path
 
 import anyio
 
+from judges.sandbox import made
 from tttdd import gpus, notify, sglang_version
 from tttdd.adapters.catalog import JudgeCatalog
 from tttdd.adapters.judge_pool import JudgePool
@@ -77,7 +78,9 @@ def _check(config: Config, path: Path) -> None:
 
 
 async def _serve(config: Config, path: Path, state_dir: Path, sock: socket.socket, store: SqliteStore) -> None:
-    async with JudgePool(config.judges.parallel, config.judges.sandbox) as judges:
+    settings = config.judges
+    sandbox = made(settings.sandbox, settings.docker_image, settings.docker_runtime)
+    async with JudgePool(settings.parallel, sandbox) as judges:
         board = Board(str(path), str(state_dir), lambda: runner.runs(), lambda: _judges(judges))
         for handler in (BoardLog(board), notify.StatusLog(logging.INFO)):
             logging.getLogger("tttdd").addHandler(handler)

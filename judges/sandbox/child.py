@@ -22,7 +22,6 @@ from collections.abc import Sequence
 from typing import Any, NoReturn, cast
 
 import msgspec
-import numpy as np
 
 from judges.sandbox import landlock, limits, linux, namespaces, seccomp
 from judges.sandbox.messages import Entry, Failure, Job, Launch, Refused
@@ -45,6 +44,8 @@ class Containment(msgspec.Struct, frozen=True):
     readable: list[str]
     ids: tuple[int, int]
     """User and group of the zygote."""
+    numerical_threads: Any
+    """limits.find_numerical_threads()"""
 
 
 def main(launch: Launch, descriptors: Sequence[int], containment: Containment) -> NoReturn:
@@ -87,7 +88,7 @@ def _contain(launch: Launch, containment: Containment) -> None:
     os.setsid()
     os.umask(0o077)
     limits.die_first_when_memory_is_short()
-    limits.pin(launch.slot, launch.limits.cpus)
+    limits.pin(launch.processors, containment.numerical_threads)
     if containment.owner is not None:
         namespaces.settle(containment.owner, containment.ids, launch.limits.files_bytes)
     _limit_and_give_up_rights(launch, containment)
@@ -197,8 +198,9 @@ def _encoded(value: Any, function: str) -> bytes:
 
 
 def _as_json(value: Any) -> Any:
-    if isinstance(value, np.ndarray | np.generic):
-        return cast("Any", value).tolist()
+    numpy: Any = sys.modules.get("numpy")  # without it there is nothing of numpy's
+    if numpy and isinstance(value, numpy.ndarray | numpy.generic):
+        return value.tolist()
     if isinstance(value, list | tuple):
         return [_as_json(each) for each in cast("list[Any]", value)]
     return value

@@ -15,13 +15,17 @@ import socket
 import subprocess
 import sys
 import threading
+from collections import Counter
+from collections.abc import Callable
 from contextlib import ExitStack, suppress
+from functools import partial
 from types import TracebackType
 from typing import Self
 
 import msgspec
 
-from judges.sandbox.collect import Collector
+from judges.sandbox.collect import Collector, Stuck
+from judges.sandbox.limits import THREAD_VARIABLES
 from judges.sandbox.messages import Entry, Hello, Job, JudgeDied, Kill, Launch, Level, Limits, Outcome
 
 ENVIRONMENT = {
@@ -29,12 +33,10 @@ ENVIRONMENT = {
     "LANG": "C.UTF-8",
     "HOME": "/scratch",
     "TMPDIR": "/scratch",
-    "OMP_NUM_THREADS": "1",
-    "OPENBLAS_NUM_THREADS": "1",
-    "MKL_NUM_THREADS": "1",
     "MALLOC_ARENA_MAX": "2",
-}
-"""All that a program sees of an environment: read before numpy is imported."""
+} | dict.fromkeys(THREAD_VARIABLES, "1")
+"""All that a program sees of an environment.  numpy reads it in the zygote, which must have one thread only; a child's
+threads are as many as its processors (limits.pin)."""
 
 START_SECONDS = 60.0
 STOP_SECONDS = 5.0
@@ -47,7 +49,7 @@ class Ticket:
 
     def __init__(self) -> None:
         self.cancelled = False
-        self.kill: Kill | None = None
+        self.kill: Callable[[], None] | None = None
         """How to end the program; set while it runs."""
 
 
@@ -106,8 +108,11 @@ class _Zygote:
         try:
             self.process.wait(STOP_SECONDS)
         except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.wait()
+            self.kill()
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait()
 
 
 class Sandbox:
@@ -121,7 +126,8 @@ class Sandbox:
         """Held for as long as a start takes; the other for moments only, so that `cancel` never waits."""
         self._lock = threading.Lock()
         self._ids = itertools.count(1)
-        self._slots: set[int] = set()
+        self._slots: dict[int, tuple[int, ...]] = {}
+        """Of the programs that run, with their processors."""
 
     def __enter__(self) -> Self:
         self.start()
@@ -165,32 +171,36 @@ class Sandbox:
         Raises JudgeDied when the zygote dies or the child can't be made.
         """
         ticket = ticket or Ticket()
-        slot = self._take_slot()
+        slot, processors = self._take_slot(limits.cpus)
         try:
             job = Job(program.encode("utf-8", "surrogatepass"), entry)
-            return self._run(job, Launch(next(self._ids), slot, limits), ticket)
+            return self._run(job, Launch(next(self._ids), slot, processors, limits), ticket)
         finally:
             with self._lock:
-                self._slots.remove(slot)
+                del self._slots[slot]
 
     def cancel(self, ticket: Ticket) -> None:
         """End the run of `ticket`, or keep it from starting: its Outcome says `cancelled`."""
         with self._lock:
-            ticket.cancelled, zygote = True, self._zygote
-            if ticket.kill is not None and zygote is not None:
-                _send(zygote.control, ticket.kill)
+            ticket.cancelled = True
+            if ticket.kill is not None:
+                ticket.kill()
 
     def _run(self, job: Job, launch: Launch, ticket: Ticket) -> Outcome:
-        control = self._alive().control
-        with Collector(launch.limits, lambda: _send(control, Kill(launch.id))) as collector:
+        zygote = self._alive()
+        control, kill = zygote.control, partial(_send, zygote.control, Kill(launch.id))
+        with Collector(launch.limits, kill) as collector:
             with self._lock:
                 if ticket.cancelled:
                     return collector.outcome("cancelled")
                 _send_launch(control, launch, job, collector.ends)
-                ticket.kill = Kill(launch.id)
+                ticket.kill = kill
             collector.close_ends()
             try:
                 ending = collector.collect()
+            except Stuck:
+                zygote.kill()
+                raise
             finally:
                 with self._lock:
                     ticket.kill = None
@@ -207,11 +217,14 @@ class Sandbox:
                 self._zygote = _Zygote(self._wanted)
             return self._zygote
 
-    def _take_slot(self) -> int:
+    def _take_slot(self, cpus: int) -> tuple[int, tuple[int, ...]]:
+        """The smallest number that is free, and the `cpus` processors that fewest programs run on."""
         with self._lock:
             slot = next(number for number in itertools.count() if number not in self._slots)
-            self._slots.add(slot)
-            return slot
+            taken = Counter(processor for processors in self._slots.values() for processor in processors)
+            idlest = sorted(sorted(os.sched_getaffinity(0)), key=lambda processor: taken[processor])
+            self._slots[slot] = tuple(idlest[:cpus])
+            return slot, self._slots[slot]
 
 
 def _send(control: socket.socket, request: Kill) -> None:

@@ -1,14 +1,21 @@
-"""The kernel's limits on one child: processor time, address space, files, threads, its processors, the OOM order."""
+"""The kernel's limits on one child: processor time, address space, files, threads, its processors, the OOM order.
+
+zygote: numerical_threads = find_numerical_threads()      child: pin(processors, numerical_threads)
+"""
 
 from __future__ import annotations
 
 import os
 import resource
+from collections.abc import Sequence
 from pathlib import Path
+
+from threadpoolctl import ThreadpoolController
 
 from judges.sandbox.messages import Limits
 
 OPEN_FILES = 64
+THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 
 def apply(limits: Limits, may_write: bool, own_user: bool) -> None:
@@ -32,10 +39,17 @@ def apply(limits: Limits, may_write: bool, own_user: bool) -> None:
         resource.setrlimit(kind, (capped, capped))
 
 
-def pin(slot: int, cpus: int) -> None:
-    """Run on `cpus` processors, picked by the slot so that neighbours get different ones."""
-    allowed = sorted(os.sched_getaffinity(0))
-    os.sched_setaffinity(0, {allowed[(slot * cpus + offset) % len(allowed)] for offset in range(cpus)})
+def find_numerical_threads() -> ThreadpoolController:
+    """The thread pools of the numerical libraries that this process has loaded, each of one thread so far."""
+    return ThreadpoolController()
+
+
+def pin(processors: Sequence[int], numerical_threads: ThreadpoolController) -> None:
+    """Run on these only, with as many threads in numerical libraries, also in those that are loaded later."""
+    os.sched_setaffinity(0, processors)
+    os.environ.update(dict.fromkeys(THREAD_VARIABLES, str(len(processors))))
+    if len(processors) > 1:
+        numerical_threads.limit(limits=len(processors))
 
 
 def die_first_when_memory_is_short() -> None:

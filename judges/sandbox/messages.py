@@ -10,7 +10,7 @@ from typing import Literal
 
 import msgspec
 
-Level = Literal["namespaces", "process"]
+Level = Literal["namespaces", "docker", "process"]
 Ending = Literal["exited", "wall", "output", "result", "cancelled"]
 
 
@@ -40,6 +40,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """What one program may use.  Seconds and bytes."""
 
     wall_seconds: float
+    """Besides what it waits for a processor that others use."""
     cpu_seconds: int
     """Of all its threads together; RLIMIT_CPU knows whole seconds only."""
     cpus: int = 1
@@ -82,7 +83,9 @@ class Failure(msgspec.Struct, frozen=True):
 class Launch(msgspec.Struct, frozen=True, tag="launch"):
     id: int
     slot: int
-    """Smallest number free among the running programs: picks the user id and the processors."""
+    """Smallest number free among the running programs: picks the user id."""
+    processors: tuple[int, ...]
+    """It runs on these only."""
     limits: Limits
 
 
@@ -98,6 +101,8 @@ class Hello(msgspec.Struct, frozen=True, tag="hello"):
 class Started(msgspec.Struct, frozen=True, tag="started"):
     at: float
     """Monotonic clock, which all processes of a machine share."""
+    pid: int
+    """As the zygote and its client see it."""
 
 
 class Ended(msgspec.Struct, frozen=True, tag="ended"):

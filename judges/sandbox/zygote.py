@@ -23,7 +23,7 @@ from types import FrameType
 
 import msgspec
 
-from judges.sandbox import child, landlock, namespaces, seccomp
+from judges.sandbox import child, landlock, limits, namespaces, seccomp
 from judges.sandbox.messages import Ended, Hello, Kill, Launch, Refused, Report, Request, Started
 
 DESCRIPTORS = 4
@@ -88,7 +88,7 @@ class Zygote:
             child.main(launch, descriptors, self._containment)
         _close(descriptors[:-1])
         self._running[pid] = Running(launch.id, status, kills)
-        report(status, Started(started))
+        report(status, Started(started, pid))
 
     def _clone(self) -> int:
         owner = self._containment.owner
@@ -165,6 +165,7 @@ def contain(wanted: str) -> tuple[child.Containment, Hello]:
         seccomp=seccomp.supported(),
         readable=namespaces.library_paths(),
         ids=(os.geteuid(), os.getegid()),
+        numerical_threads=limits.find_numerical_threads(),
     )
     if owner is not None:
         namespaces.enter_root(owner, found.readable)

@@ -35,18 +35,20 @@ class JudgeCatalog:
             task = folders.load(name, self._path)
         except TaskError as error:
             raise Refused(str(error), field="task") from None
-        limit = task.time_limit(self._config.judges.time_limit)
+        settings = self._config.judges
+        task = task.limited(settings.time_limit, settings.cpus, settings.memory_gib)
+        granted = self._judges.granted(task)
         return Assignment(
-            info=_info(task, limit),
-            prompt=self._prompt(task, limit),
-            judge=self._judges.for_task(task, limit),
+            info=_info(task),
+            prompt=self._prompt(granted),
+            judge=self._judges.for_task(granted),
             identity=task.identity,
             starter=task.starter_program or "",
         )
 
-    def _prompt(self, task: Task, limit: float) -> TaskPrompt:
+    def _prompt(self, task: Task) -> TaskPrompt:
         return TaskPrompt(
-            instruction=task.instruction_for(limit),
+            instruction=task.told,
             short_instruction=task.completion_header,
             style=self._config.prompt.style,
             objective_name=task.objective.name,
@@ -55,13 +57,13 @@ class JudgeCatalog:
         )
 
 
-def _info(task: Task, limit: float) -> TaskInfo:
+def _info(task: Task) -> TaskInfo:
     return TaskInfo(
         name=task.name,
         title=task.title,
         objective=task.objective.name,
         direction=task.objective.direction,
         target=task.objective.target,
-        time_limit=limit,
+        time_limit=task.limits.seconds,
         entry_point=task.entry_point,
     )

@@ -1,16 +1,16 @@
 """The daemon's judges: one zygote and one grader for all runs, and a bounded number of programs at a time.
 
-    async with JudgePool(parallel) as pool:      starts in the background: readiness never waits for it
-        judge = pool.for_task(task, time_limit)  a ports.Judge
-        verdict = await judge.grade(program)     waits for a place, then runs; cancelling kills the child
+    async with JudgePool(parallel) as pool:             starts in the background: readiness never waits for it
+        judge = pool.for_task(pool.granted(task))       a ports.Judge
+        verdict = await judge.grade(program)            waits for its processors, then runs; cancelling kills the child
 
 A failure of ours (a dead process, a refused fork) is tried again, then raised as WorkerDied: never a reward of 0.
 """
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable
+from contextlib import AbstractAsyncContextManager, ExitStack, asynccontextmanager
 from functools import partial
 from types import TracebackType
 from typing import Self, TypeVar
@@ -18,9 +18,9 @@ from typing import Self, TypeVar
 import anyio
 import anyio.to_thread
 
-from judges.evaluate import Evaluator
+from judges.evaluate import Evaluator, at_once, granted, processors
 from judges.grader import Grader, GraderFailed
-from judges.sandbox import JudgeDied, Level, Sandbox, Ticket
+from judges.sandbox import AnySandbox, JudgeDied, Sandbox, Ticket
 from judges.task import Task
 from judges.verdict import Verdict
 from tttdd.ports import WorkerDied, WorkerFailed
@@ -33,12 +33,14 @@ T = TypeVar("T")
 
 
 class JudgePool:
-    def __init__(self, parallel: int | None = None, level: Level = "namespaces") -> None:
-        self.parallel = parallel or len(os.sched_getaffinity(0))
-        self._sandbox, self._grader = Sandbox(level), Grader()
+    """`parallel` programs at once whatever the task; None: as many as get processors of their own."""
+
+    def __init__(self, parallel: int | None = None, sandbox: AnySandbox | None = None) -> None:
+        self._parallel = parallel
+        self._sandbox, self._grader = sandbox or Sandbox(), Grader()
 
     async def __aenter__(self) -> Self:
-        self._places = anyio.CapacityLimiter(self.parallel)
+        self._places = Places(self.parallel)
         self._tasks = anyio.create_task_group()
         await self._tasks.__aenter__()
         self._tasks.start_soon(self._start)
@@ -63,10 +65,19 @@ class JudgePool:
         """What that level does not contain on this machine."""
         return self._sandbox.missing
 
-    def for_task(self, task: Task, time_limit: float | None = None) -> TaskJudge:
-        """`time_limit`: seconds told, given as budget_s and enforced; None takes the task's own."""
-        evaluator = Evaluator(task, task.time_limit(time_limit), self._sandbox, self._grader)
-        return TaskJudge(evaluator, self._places)
+    @property
+    def parallel(self) -> int:
+        """Most programs at once: fewer of those that get several processors each."""
+        return self._parallel or processors()
+
+    def granted(self, task: Task) -> Task:
+        """The task under limits that hold for every program, however many run."""
+        return granted(task, at_once(task, self._parallel))
+
+    def for_task(self, task: Task) -> TaskJudge:
+        """`task` as `granted`."""
+        places = self.parallel // at_once(task, self._parallel)
+        return TaskJudge(Evaluator(task, self._sandbox, self._grader), partial(self._places.taken, places))
 
     async def _start(self) -> None:
         """A start that fails shows again, with its reason, in the first `grade`."""
@@ -77,15 +88,32 @@ class JudgePool:
             pass
 
 
+class Places:
+    """So many places in all; who takes several at a time gets them in the order of asking."""
+
+    def __init__(self, total: int) -> None:
+        self._free = anyio.CapacityLimiter(total)
+        self._turn = anyio.Lock()
+
+    @asynccontextmanager
+    async def taken(self, count: int) -> AsyncGenerator[None]:
+        with ExitStack() as held:
+            async with self._turn:
+                for place in [object() for _ in range(count)]:
+                    await self._free.acquire_on_behalf_of(place)
+                    held.callback(self._free.release_on_behalf_of, place)
+            yield
+
+
 class TaskJudge:
     """Implements ports.Judge for one task."""
 
-    def __init__(self, evaluator: Evaluator, places: anyio.CapacityLimiter) -> None:
-        self._evaluator, self._places = evaluator, places
+    def __init__(self, evaluator: Evaluator, place: Callable[[], AbstractAsyncContextManager[None]]) -> None:
+        self._evaluator, self._place = evaluator, place
 
     async def grade(self, program: str) -> Verdict:
         """Raises WorkerDied when the judges keep failing, WorkerFailed when the task's own judge is broken."""
-        async with self._places:
+        async with self._place():
             return await self._persistently(program)
 
     async def _persistently(self, program: str) -> Verdict:

@@ -6,13 +6,13 @@ from pathlib import Path
 from types import SimpleNamespace
 
 
-class AutoTokenizer:
+class PreTrainedTokenizerFast:
     all_special_ids = (0,)
     eos_token_id = 0
     chat_template = None
 
     @classmethod
-    def from_pretrained(cls, folder: Path) -> AutoTokenizer:
+    def from_pretrained(cls, folder: Path) -> PreTrainedTokenizerFast:
         return cls()
 
     def __call__(self, text: str, add_special_tokens: bool = True) -> SimpleNamespace:

@@ -1,11 +1,15 @@
-"""Text to tokens and back for the sampler: the tokenizer and chat template of the model's own directory."""
+"""Text to tokens and back for the sampler: the tokenizer and chat template of the model's own directory.
+
+Its tokenizer.json is taken as it is.  To find out which class transformers has for a model, AutoTokenizer imports 700
+modules more, at two seconds a start; that class then builds the same again (tests/test_text.py).
+"""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
 
-from transformers import AutoTokenizer
+from transformers import PreTrainedTokenizerFast
 
 ANSWER = "=answer="
 
@@ -13,7 +17,7 @@ ANSWER = "=answer="
 class Text:
     def __init__(self, folder: Path, thinking: bool) -> None:
         self._thinking = thinking
-        self._tokenizer: Any = AutoTokenizer.from_pretrained(folder)
+        self._tokenizer: Any = PreTrainedTokenizerFast.from_pretrained(folder)
         self._special = frozenset(self._tokenizer.all_special_ids)
         self.end_ids = self._end_ids()
         """End of sequence, and what the chat template writes right after an answer."""

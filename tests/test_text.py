@@ -1,0 +1,84 @@
+"""The sampler's tokens: those of the class that transformers' AutoTokenizer takes seconds to find for a model."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from transformers import AutoTokenizer, Qwen2Tokenizer
+
+from tests.tiny_models import CHAT_TEMPLATE, write_tiny_model
+from tttdd.workers.text import Text
+
+PIECES = [
+    "<|im_end|>",
+    "<think>",
+    " 0.3,",
+    "é",
+    "Å",
+    "ﬁ",
+    "中文",
+    "🙂",
+    "\0",
+    "\n\n",
+    "  ",
+    "'ll",
+    "123",
+    "def f(x):\n\t",
+]
+TEXTS = st.lists(st.one_of(st.sampled_from(PIECES), st.text(max_size=5)), max_size=8).map("".join)
+THINKING = "{% if not enable_thinking %}<think>\n\n</think>\n\n{% endif %}"
+
+
+def write_qwen(folder: Path) -> Path:
+    """A tiny model whose tokenizer has Qwen's normalizer and its way to split a text, and names Qwen's class."""
+    model = json.loads((write_tiny_model(folder, "qwen3") / "tokenizer.json").read_text())["model"]
+    merges = [tuple(pair) for pair in model["merges"]]
+    special = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
+    tokenizer = Qwen2Tokenizer(vocab=model["vocab"], merges=merges, additional_special_tokens=special)  # pyright: ignore[reportArgumentType]
+    tokenizer.add_tokens(["<think>", "</think>"])
+    tokenizer.eos_token, tokenizer.chat_template = "<|im_end|>", CHAT_TEMPLATE + THINKING
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="module", params=[write_tiny_model, write_qwen])
+def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return request.param(tmp_path_factory.mktemp("model"))
+
+
+@pytest.fixture(scope="module")
+def known(model: Path) -> Any:
+    return AutoTokenizer.from_pretrained(model)
+
+
+@pytest.fixture(scope="module", params=[False, True])
+def ours(model: Path, request: pytest.FixtureRequest) -> Text:
+    return Text(model, thinking=request.param)
+
+
+@settings(max_examples=25)
+@given(text=TEXTS)
+def test_a_text_has_the_tokens_that_the_model_s_own_class_gives_it_and_they_give_it_back(
+    text: str, ours: Text, known: Any
+):
+    ids = known(text).input_ids
+    assert ours.encode(text, chat=False) == ids
+    assert ours.encode_more(text) == known(text, add_special_tokens=False).input_ids
+    assert ours.decode(ids) == known.decode(ids, skip_special_tokens=True)
+
+
+@settings(max_examples=25)
+@given(text=TEXTS)
+def test_a_prompt_is_wrapped_in_the_model_s_chat_template(text: str, ours: Text, known: Any):
+    messages = [{"role": "user", "content": text}]
+    wrapped = known.apply_chat_template(messages, add_generation_prompt=True, enable_thinking=ours._thinking)
+    assert ours.encode(text, chat=True) == wrapped["input_ids"]
+
+
+def test_an_answer_ends_with_the_end_of_its_turn(ours: Text, known: Any):
+    assert ours.end_ids == {known.convert_tokens_to_ids("<|im_end|>")}

@@ -1,6 +1,6 @@
-"""python -m judges verify --task NAME FILE | tasks: judge a program, list the tasks, without any daemon.
+"""python -m judges verify --task NAME FILE | tasks | new NAME | check FOLDER: all of judging without any daemon.
 
-Exit codes: 0 valid (or done), 1 the program was rejected, 2 bad usage: no such file, task or limit.
+Exit codes: 0 valid (or done), 1 the program was rejected or the task has faults, 2 bad usage, such as no such file.
 """
 
 from __future__ import annotations
@@ -9,9 +9,11 @@ import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
+from judges import check, new
 from judges import task as tasks
 from judges.evaluate import evaluator
 from judges.grader import GraderFailed
@@ -40,10 +42,25 @@ def _parser() -> argparse.ArgumentParser:
     verify.set_defaults(verb=_verify)
     listing = verbs.add_parser("tasks", help="list the tasks")
     listing.set_defaults(verb=_tasks)
+    _author_verbs(verbs)
     for verb in (verify, listing):
         verb.add_argument("--json", action="store_true", help="one JSON object a line")
         verb.add_argument("--tasks-path", action="append", default=[], type=Path, metavar="DIR", help="look here first")
     return parser
+
+
+def _author_verbs(verbs: Any) -> None:
+    created = verbs.add_parser("new", help="write the folder of a new task")
+    created.add_argument("name", metavar="NAME")
+    created.add_argument("--dir", type=Path, default=Path(), metavar="DIR", help="directory to write it in; default: .")
+    created.add_argument("--json", action="store_true", help="one JSON object")
+    created.set_defaults(verb=_new)
+    checked = verbs.add_parser(
+        "check", help="validate a task's folder and run its own examples; prints one JSON report"
+    )
+    checked.add_argument("folder", metavar="FOLDER", type=Path)
+    checked.add_argument("--time-limit", type=_seconds, metavar="S", help="seconds; default: the task's")
+    checked.set_defaults(verb=_check)
 
 
 def _seconds(text: str) -> float:
@@ -89,6 +106,24 @@ def _in_words(task: Task, verdict: Verdict) -> str:
 def _number(value: float | None) -> str:
     """To 12 decimal places, which every quoted vector needs."""
     return "none" if value is None else f"{value:.12f}"
+
+
+def _new(options: argparse.Namespace) -> int:
+    folder = new.create(options.name, options.dir)
+    words = f"{folder}: edit its files, then run: tttctl task check {folder}"
+    print(msgspec.json.encode({"folder": str(folder)}).decode() if options.json else words)
+    return VALID
+
+
+def _check(options: argparse.Namespace) -> int:
+    if not options.folder.is_dir():
+        return _refuse(f"{options.folder} is not a folder")
+    try:
+        report = check.check(options.folder, options.time_limit)
+    except JudgeDied as error:
+        return _refuse(str(error))
+    print(msgspec.json.encode(report).decode())
+    return REJECTED if report.faults else VALID
 
 
 def _tasks(options: argparse.Namespace) -> int:

@@ -26,7 +26,7 @@ from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 import msgspec
 
@@ -202,11 +202,22 @@ def _judge(path: str, source: bytes) -> Callable[[bytes], Verdict]:
 def _answer(ask: _Ask) -> _Answer:
     try:
         judge = _judge(ask.judge, Path(ask.judge).read_bytes())
-        return _Answer(_finite(judge(ask.artifact)))
+        return _Answer(_finite(_typed(judge(ask.artifact))))
     except MemoryError:
         return _Answer(Verdict(valid=False, reason="memory", detail="grading it took too much memory"))
     except Exception:  # noqa: BLE001  any fault of a task's judge is told to its author
         return _Answer(error=traceback.format_exc())
+
+
+def _typed(verdict: object) -> Verdict:
+    """A verdict with the types that it promises, numpy's numbers made Python's.  What this raises is the judge's."""
+    if not isinstance(verdict, Verdict):
+        raise TypeError(f"grade returned {verdict!r:.80} in place of a Verdict")
+    return msgspec.convert(msgspec.to_builtins(verdict, enc_hook=_python_number), Verdict)
+
+
+def _python_number(value: Any) -> Any:
+    return value.item()
 
 
 def _finite(verdict: Verdict) -> Verdict:

@@ -65,6 +65,15 @@ def _program_verbs(verbs: Verbs) -> None:
     verify.add_argument("what", metavar="RUN|FILE")
     verify.add_argument("node", nargs="?", type=int, metavar="NODE", help="default: the run's best")
     _verb(verbs, "tasks", "runs", "the tasks that can be run")
+    own = verbs.add_parser("task", help="a task of your own: new, check", formatter_class=_Help)
+    actions = own.add_subparsers(metavar="ACTION", required=True, dest="action", prog="tttctl task")
+    new = _verb(actions, "new", "task", "write the folder of a new task, a small problem that works")
+    new.add_argument("name", metavar="NAME")
+    new.add_argument("--dir", default=".", metavar="DIR", help="directory to write the folder in (default: this one)")
+    check = _verb(
+        actions, "check", "task", "validate a task's folder, run its own examples, show what a model is shown"
+    )
+    check.add_argument("folder", metavar="FOLDER")
 
 
 def _other_verbs(verbs: Verbs) -> None:

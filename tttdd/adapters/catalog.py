@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import difflib
 from pathlib import Path
+from typing import Literal
 
 from judges import task as folders
 from judges.task import Task, TaskError
@@ -40,21 +41,22 @@ class JudgeCatalog:
         granted = self._judges.granted(task)
         return Assignment(
             info=_info(task),
-            prompt=self._prompt(granted),
+            prompt=prompt_of(granted, self._config.prompt.style),
             judge=self._judges.for_task(granted),
             identity=task.identity,
             starter=task.starter_program or "",
         )
 
-    def _prompt(self, task: Task) -> TaskPrompt:
-        return TaskPrompt(
-            instruction=task.told,
-            short_instruction=task.completion_header,
-            style=self._config.prompt.style,
-            objective_name=task.objective.name,
-            direction=task.objective.direction,
-            starter=task.starter or "",
-        )
+
+def prompt_of(task: Task, style: Literal["chat", "completion"]) -> TaskPrompt:
+    return TaskPrompt(
+        instruction=task.told,
+        short_instruction=task.completion_header,
+        style=style,
+        objective_name=task.objective.name,
+        direction=task.objective.direction,
+        starter=task.starter or "",
+    )
 
 
 def _info(task: Task) -> TaskInfo:

@@ -158,6 +158,10 @@ class FakeBoard:
             log=[f"version {self._version}"],
         )
 
+    def watched(self) -> bool:
+        """Whether somebody waits for a change."""
+        return self._changed.statistics().tasks_waiting > 0
+
     async def changed(self, after: int) -> int:
         while self._version <= after:
             await self._changed.wait()

@@ -10,7 +10,6 @@ import os
 import socket
 import stat
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -214,11 +213,9 @@ def test_events_are_whole_snapshots_coalesced(served: Served) -> None:
     first = event(stream)
     for _ in range(50):
         served.on_loop(served.board.touch)
-    started = time.monotonic()
     second = event(stream)
     assert first["log"] != second["log"]
     assert second["pid"] == os.getpid()
-    assert time.monotonic() - started < 5
     served.on_loop(served.board.touch)
     third = event(stream)
     assert int(third["log"][0].split()[1]) >= 51, "fifty changes became one or two snapshots"
@@ -232,14 +229,13 @@ def event(stream: http.client.HTTPResponse) -> Any:
     return json.loads(line[6:])
 
 
-def test_an_open_event_stream_does_not_hold_up_the_stop(tmp_path: Path) -> None:
+def test_an_open_event_stream_does_not_hold_up_the_stop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "STOP_SECONDS", 60)  # longer than `serving` waits
     with serving(tmp_path / "s") as served:
         connection = UnixConnection(served.socket)
         connection.request("GET", "/v1/events")
         stream = connection.getresponse()
         event(stream)
-        started = time.monotonic()
-    assert time.monotonic() - started < 2
     assert stream.read() == b"", "the stream ends properly, not in the middle of a chunk"
     connection.close()
     assert not served.socket.exists()

@@ -145,11 +145,16 @@ def test_an_answer_of_another_version_is_told_as_such(
     assert "another version" in capsys.readouterr().err
 
 
+def until_watched(served: Served) -> None:
+    while not served.on_loop(served.board.watched):
+        time.sleep(0.01)
+
+
 @pytest.mark.parametrize("verb", [["watch", "first"], ["submit", TASK, "--wait"], ["submit", TASK, "--watch"]])
 @pytest.mark.parametrize(("state", "status"), [("finished", 0), ("failed", 1), ("cancelled", 1)])
 def test_waiting_ends_with_the_run(served: Served, verb: list[str], state: Any, status: int) -> None:
     def end() -> None:
-        time.sleep(0.3)
+        until_watched(served)
         for name in list(served.runner.by_name):
             served.on_loop(lambda name=name: served.runner.become(name, state, "because"))
         served.on_loop(served.board.touch)
@@ -168,7 +173,7 @@ def test_watch_tells_each_committed_step_once(served: Served, capsys: pytest.Cap
 
     def play() -> None:
         for step, state in [(1, "running"), (2, "running"), (2, "finished")]:
-            time.sleep(0.3)
+            until_watched(served)
             served.on_loop(lambda step=step, state=state: advance(step, state))
 
     player = threading.Thread(target=play)
@@ -194,7 +199,7 @@ def test_an_interrupted_watch_is_exit_status_130_and_says_that_the_run_goes_on(s
     assert watching.stderr is not None
     watching.stderr.readline()
     watching.send_signal(signal.SIGINT)
-    assert watching.wait(10) == 130
+    assert watching.wait(60) == 130
     assert b"tttctl watch first" in watching.stderr.read()
     watching.stderr.close()
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-import time
 from collections.abc import AsyncGenerator
 from pathlib import Path
 from typing import Any
@@ -132,11 +131,9 @@ async def test_a_replica_without_a_bin_takes_part(replicas: MegatronTrainer, mod
 
 async def test_what_only_the_first_process_cannot_write_is_refused_by_all(replicas: MegatronTrainer, model: Path):
     (model / "file").write_text("no folder")
-    started = time.monotonic()
     with pytest.raises(WorkerFailed, match="Not a directory"):
         await replicas.train(BASE, model / "batch0", Release(1, model / "file" / "1"))
-    assert time.monotonic() - started < 5
-    assert await replicas.score(Probe([1], [2]), release=BASE)
+    assert await replicas.score(Probe([1], [2]), release=BASE), "one that had not refused would be taken for dead"
 
 
 async def test_the_other_processes_log_beside_the_first(replicas: MegatronTrainer, model: Path):

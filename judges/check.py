@@ -191,11 +191,12 @@ class _Trial:
             " except Exception as error: return [False, f'{type(error).__name__}: {error}']\n"
         )
         entry = Entry("probe", helpers=self._task.helpers)
-        result = self._sandbox.run(program, entry, limits_of(self._task)).result
-        if result.startswith(b"R"):
-            return json.loads(result[1:])
-        detail = msgspec.json.decode(result[1:], type=Failure).detail if result else "it ended without a result"
-        return [False, detail]
+        outcome = self._sandbox.run(program, entry, limits_of(self._task))
+        if outcome.ending != "exited" or not outcome.result:
+            return [False, f"it ended without a result ({outcome.ending})"]
+        if outcome.result.startswith(b"E"):
+            return [False, msgspec.json.decode(outcome.result[1:], type=Failure).detail]
+        return json.loads(outcome.result[1:])
 
     def _judge_failed(self, text: str) -> None:
         lines = re.findall(rf'{re.escape(str(self._task.judge))}", line (\d+)', text)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import ast
 import functools
 import importlib.util
 import json
 import math
 import time
+from fractions import Fraction
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -16,8 +18,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from judges import exact
 from judges import task as tasks
-from judges.promised import beside
+from judges.promised import beside, promises
 from judges.task import TaskError
 
 VECTORS = Path(__file__).parent / "vectors"
@@ -78,6 +81,72 @@ def test_published_step_functions_have_their_published_overlap(name: str, bound:
     assert erdos(vector(name, "sequence")).objective == pytest.approx(bound, abs=1e-12)
 
 
+@pytest.mark.parametrize(
+    ("name", "values", "bound"),
+    [
+        ("autocorrelation_1", [1.0], 2),
+        ("autocorrelation_1", [1] * 7, 2),
+        ("autocorrelation_1", [1, 2, 1], 2.25),
+        ("autocorrelation_1", [1, 2, 1, -5], 3),
+        ("autocorrelation_1", [0.01], 2),
+        ("autocorrelation_2", [1.0], 2 / 3),
+        ("autocorrelation_2", [1] * 7, 2 / 3),
+        ("autocorrelation_2", [1, 2, 1], 0.6805555555555555),
+        ("autocorrelation_2", [1, 2, 1, -5], 0.6805555555555555),
+    ],
+)
+def test_small_functions_have_the_bound_worked_out_by_hand(name: str, values: list[float], bound: float) -> None:
+    verdict = grade(name, values)
+    assert verdict.valid
+    assert verdict.objective == pytest.approx(bound, abs=1e-15)
+    assert verdict.reward == pytest.approx(1 / (1e-8 + bound) if name.endswith("1") else bound, abs=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("name", "bound"),
+    [
+        ("ac1_prev_human_208", 1.5097201507458793),
+        ("ac1_ae_v1_600", 1.5052939684401607),
+        ("ac1_alphaevolve_v2_150316_1319", 1.5031635546815607),
+        ("ac1_thetaevolve_150313_1319", 1.5031324359797773),
+    ],
+)
+def test_published_functions_have_their_published_bound(name: str, bound: float) -> None:
+    verdict = grade("autocorrelation_1", vector(name, "sequence"))
+    assert verdict.objective == pytest.approx(bound, abs=1e-12)
+    assert verdict.certificate["exact_objective"] == pytest.approx(bound, abs=1e-12)
+    assert verdict.certificate["exact_agrees"] is True
+
+
+@pytest.mark.parametrize("name", ["autocorrelation_1", "autocorrelation_2"])
+@pytest.mark.parametrize("scale", [2.0**-5, 3.7, 1e161, 1e307])
+def test_the_scale_of_a_function_does_not_matter(name: str, scale: float) -> None:
+    values = vector("ac1_ae_v1_600", "sequence")
+    scaled = [value * scale for value in values]
+    assert grade(name, scaled).objective == pytest.approx(grade(name, values).objective, abs=1e-12)
+
+
+@pytest.mark.parametrize("name", ["autocorrelation_1", "autocorrelation_2"])
+@pytest.mark.parametrize(
+    ("returned", "reason", "words"),
+    [
+        ([1e-161] * 3, "constraint", "is 3e-161; it must be at least 0.01"),
+        ([5e-324, 0], "constraint", "must be at least 0.01"),
+        ([-1.0, -2.0], "constraint", "negatives counted as 0, is 0"),
+        ([], "wrong shape", "empty"),
+        ([True, 1], "wrong type", "got `bool`"),
+        ([[1.0]], "wrong type", "got `array`"),
+        ({"f": [1]}, "wrong type", "got `object`"),
+        (b"[1, NaN]", "wrong type", "NaN"),
+        (b"[1e309]", "wrong type", "out of range"),
+    ],
+)
+def test_a_function_that_breaks_a_rule_is_refused(name: str, returned: Any, reason: str, words: str) -> None:
+    verdict = grade(name, returned)
+    assert (verdict.valid, verdict.reward, verdict.reason) == (False, 0.0, reason)
+    assert words in verdict.detail
+
+
 def test_the_claimed_bound_is_recorded_and_not_rewarded() -> None:
     verdict = erdos([0.5, 0.5], bound=0.1)
     assert (verdict.objective, verdict.reported) == (0.5, 0.1)
@@ -124,13 +193,26 @@ def test_long_step_functions_agree_with_the_direct_sum(seed: int, n: int) -> Non
     assert helpers("erdos_min_overlap")._overlap(heights) == pytest.approx(direct, abs=1e-12)
 
 
-def test_the_longest_step_functions_are_graded_in_seconds() -> None:
-    n = 1_000_003
-    heights = np.random.default_rng(0).random(n)
+@pytest.mark.parametrize("name", ["autocorrelation_1", "autocorrelation_2"])
+def test_long_functions_agree_with_the_exact_value(name: str) -> None:
+    for seed, n in enumerate((4097, 5000, 9001)):
+        verdict = grade(name, (np.random.default_rng(seed).random(n) ** 9).tolist())
+        assert verdict.certificate["exact_agrees"] is True
+        assert verdict.objective == pytest.approx(verdict.certificate["exact_objective"], rel=1e-13)
+
+
+@pytest.mark.parametrize(
+    ("name", "bound"), [("erdos_min_overlap", 0.5), ("autocorrelation_1", 2.0), ("autocorrelation_2", 2 / 3)]
+)
+def test_the_longest_functions_are_graded_in_seconds(name: str, bound: float) -> None:
+    n = 500_009
+    values = np.random.default_rng(0).uniform(0.4, 0.6, n)
+    returned = json.dumps([(values / values.mean() / 2).tolist(), 0, n] if name[0] == "e" else values.tolist()).encode()
     begun = time.process_time()
-    bound = helpers("erdos_min_overlap")._overlap(heights)
-    assert time.process_time() - begun < 3
-    assert bound == pytest.approx(0.5, abs=1e-3)
+    verdict = judge(name).grade(returned)
+    assert time.process_time() - begun < 6
+    assert verdict.objective == pytest.approx(bound, abs=2e-3)
+    assert verdict.certificate["exact_recheck"] == "not done: too many digits"
 
 
 ODD_NUMBERS = [0.0, -0.0, 5e-324, 1e-308, 1e-13, -1e-13, 0.5, 1.0, 1 + 1e-13, 1e308, -1e308, 2**70]
@@ -145,6 +227,54 @@ def finite_or_refused(verdict: Any) -> bool:
 @given(st.lists(odd, min_size=1, max_size=5), odd)
 def test_no_step_function_of_odd_numbers_breaks_the_judge_or_has_an_endless_reward(values: Any, bound: float) -> None:
     assert finite_or_refused(erdos(values, bound))
+
+
+@given(st.lists(odd, min_size=1, max_size=5))
+def test_no_function_of_odd_numbers_breaks_the_judge_or_has_an_endless_reward(values: Any) -> None:
+    for name in ("autocorrelation_1", "autocorrelation_2"):
+        verdict = grade(name, values)
+        assert finite_or_refused(verdict)
+        assert verdict.certificate.get("exact_agrees", True)
+
+
+numbers = st.lists(st.floats(0, 1) | st.just(0.0) | st.just(1.0), min_size=1, max_size=6)
+
+
+@given(numbers.filter(any))
+def test_exact_sums_are_the_sums_of_the_floats_as_fractions(values: list[float]) -> None:
+    scaled = exact.integers(np.array(values))
+    assert scaled is not None
+    unit = Fraction(max(values)) / max(scaled)
+    assert [unit * integer for integer in scaled] == [Fraction(value) for value in values]
+    lags = range(2 * len(scaled) - 1)
+    pairs = [(i, k - i, k) for k in lags for i in range(len(scaled)) if 0 <= k - i < len(scaled)]
+    expected = [sum(scaled[i] * scaled[j] for i, j, at in pairs if at == k) for k in lags]
+    assert exact.sums(scaled, scaled) == expected
+
+
+@given(numbers)
+def test_the_exact_overlap_is_that_of_the_rescaled_fractions(values: list[float]) -> None:
+    verdict = erdos(values)
+    if not verdict.valid:
+        return
+    n, total = len(values), sum(map(Fraction, values))
+    h = [Fraction(value) * n / 2 / total for value in values]
+    lags = range(1 - n, n)
+    overlap = max(sum(h[x + k] * (1 - h[x]) for x in range(n) if 0 <= x + k < n) for k in lags)
+    assert verdict.certificate["exact_objective"] == float(overlap * 2 / n)
+    assert verdict.certificate["in_range_exactly"] is (max(h) <= 1)
+    assert verdict.certificate["exact_agrees"] is True
+
+
+def test_a_height_that_only_rounding_keeps_in_range_is_told() -> None:
+    certificate = erdos(vector("erdos_haugland2016_51", "sequence")).certificate
+    assert certificate["in_range_exactly"] is False
+    assert 0 < certificate["exceeds_1_by"] < 1e-16
+
+
+def test_a_float_that_is_off_by_more_than_rounding_does_not_agree() -> None:
+    assert exact.certificate(0.5, Fraction(1, 2) + Fraction(2, 10**12))["exact_agrees"] is False
+    assert exact.certificate(0.5, Fraction(1, 2) + Fraction(1, 10**13))["exact_agrees"] is True
 
 
 @given(st.lists(st.tuples(st.integers(0, 1), st.integers(0, 2), odd), max_size=6))
@@ -246,6 +376,26 @@ def test_the_instruction_tells_the_limit_that_is_enforced() -> None:
     assert task.limited(5.0).call.kwargs == {"seed": 42, "budget_s": 5.0}
 
 
+def test_an_instruction_shows_the_helpers_that_are_there() -> None:
+    for name in BUILT_IN:
+        task = tasks.load(name)
+        assert "\n    def evaluate(" in task.told and "{helpers}" not in task.told
+        assert set(promises(task.helpers)) <= set(vars(helpers(name)))
+    assert "\n    initial_h_values: list[float]\n" in tasks.load("erdos_min_overlap").told
+
+
+def test_helpers_with_the_same_name_are_the_same_code() -> None:
+    """A program sees one file only, so that each task has its own copy."""
+    for own in ("_sums", "_largest", "_numbers", "_scaled", "_check"):
+        found = {definition(tasks.load(name).helpers, own) for name in BUILT_IN} - {None}
+        assert len({text.replace("C1", "C2") for text in found if text}) == 1, own
+
+
+def definition(source: str, name: str) -> str | None:
+    found = [node for node in ast.parse(source).body if isinstance(node, ast.FunctionDef) and node.name == name]
+    return ast.unparse(found[0]) if found else None
+
+
 def copied_task(tmp_path: Path) -> Path:
     folder = tmp_path / "erdos_min_overlap"
     folder.mkdir()
@@ -279,6 +429,8 @@ def test_a_changed_file_changes_the_identity(tmp_path: Path, file: str) -> None:
         ("task.toml", "[entry]", "[entry", "not valid TOML"),
         ("judge.py", "def grade", "def grades", "defines no function grade"),
         ("judge.py", "def grade(", "def grade(:", "judge.py:24: it is not Python"),
+        ("helpers.py", "def evaluate(", "def evaluate(:", "helpers.py:14: it is not Python"),
+        ("task.toml", 'helpers = "helpers.py"', 'helpers = "none.py"', "No such file"),
         ("starter.txt", "⟧", "", "at most one editable region"),
     ],
 )
@@ -291,7 +443,7 @@ def test_a_task_that_cannot_be_used_says_where_and_why(
     (folder / file).write_text(text.replace(old, new))
     with pytest.raises(TaskError) as refused:
         tasks.load(str(folder))
-    assert file in str(refused.value) and words in str(refused.value)
+    assert str(folder) in str(refused.value) and words in str(refused.value)
 
 
 def test_an_unknown_task_is_refused_with_the_known_ones() -> None:

@@ -67,6 +67,21 @@ def test_the_published_packing_gets_its_value_and_the_loose_one_is_rejected(tmp_
     assert "by 9.8e-10" in verdict["detail"]
 
 
+def test_a_program_that_returns_a_published_function_gets_its_bound_and_its_exact_recheck(tmp_path: Path) -> None:
+    sequence = json.loads((VECTORS / "ac1_thetaevolve_150313_1319.json").read_text())["sequence"]
+    program = f"f = {sequence}\ndef propose_candidate(seed, budget_s): return f"
+    status, verdict = verified(tmp_path, "autocorrelation_1", program)
+    assert (status, verdict["objective"]) == (0, pytest.approx(1.5031324359797773, abs=1e-12))
+    assert verdict["certificate"]["exact_agrees"] is True
+    status, verdict = verified(tmp_path, "autocorrelation_2", "def construct_function(): return [1, 2, 1]")
+    assert (status, verdict["objective"]) == (0, pytest.approx(0.6805555555555555, abs=1e-15))
+
+
+def test_a_strict_packing_has_its_certificate(tmp_path: Path) -> None:
+    status, verdict = verified(tmp_path, "circle_packing_26", circles("circle_packing_26_ttt_repo", "circles", 0.0))
+    assert (status, verdict["certificate"]["feasible_at_zero_slack"]) == (0, True)
+
+
 @pytest.mark.parametrize(
     ("program", "reason", "words"),
     [
@@ -118,5 +133,6 @@ def test_bad_usage_is_refused_with_what_is_known(tmp_path: Path) -> None:
 
 def test_the_tasks_are_listed() -> None:
     listed = [json.loads(line) for line in judges("tasks", "--json").stdout.splitlines()]
-    assert [task["name"] for task in listed] == ["circle_packing_26", "circle_packing_32", "erdos_min_overlap"]
+    assert [task["name"] for task in listed][:2] == ["autocorrelation_1", "autocorrelation_2"]
+    assert len(listed) == 5
     assert "erdos_min_overlap" in judges("tasks").stdout

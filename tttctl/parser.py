@@ -82,7 +82,7 @@ def _other_verbs(verbs: Verbs) -> None:
     config.add_argument("--file", metavar="FILE", help="default: the file that the daemon would read")
     _verb(verbs, "doctor", "doctor", "what works here, what does not, what to do")
     demo = _verb(verbs, "demo", "demo", "the whole loop on this machine, in a private daemon")
-    demo.add_argument("task", nargs="?", default="erdos_min_overlap")
+    demo.add_argument("task", nargs="?", default="erdos_min_overlap", help="a task's name, or its folder")
     demo.add_argument("--steps", type=int, metavar="N", help="training steps (default: the shipped configuration's)")
     demo.add_argument("--seed", type=int, default=0, metavar="S")
     demo.add_argument("--state-dir", "--keep", metavar="DIR", help="where all is kept (default: a new directory)")

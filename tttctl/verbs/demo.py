@@ -46,9 +46,12 @@ def demo(client: Client, options: Namespace) -> int:
     signal.signal(signal.SIGTERM, _interrupt)
     signal.signal(signal.SIGHUP, _interrupt)
     state_dir = _directory(options.state_dir)
+    asked, place = options.task, None
+    if "/" in asked:
+        options.task, place = Path(asked).resolve().name, Path(asked).resolve().parent
     _note(f"everything is kept in {state_dir}")
     try:
-        with private_daemon(state_dir) as private:
+        with private_daemon(state_dir, place) as private:
             return _run(private, options, state_dir)
     except (DaemonEnded, NoDaemon) as error:
         complain(f"{error}\nthe daemon's last words:\n{_last_words(state_dir)}")
@@ -58,7 +61,7 @@ def demo(client: Client, options: Namespace) -> int:
             shutil.rmtree(state_dir)  # the submission was refused: nothing to keep
         raise
     except KeyboardInterrupt:
-        again = ["tttctl", "demo", options.task, "--seed", str(options.seed), "--state-dir", str(state_dir)]
+        again = ["tttctl", "demo", asked, "--seed", str(options.seed), "--state-dir", str(state_dir)]
         _note(f"go on with: {shlex.join(again)}")
         raise
     finally:
@@ -67,9 +70,10 @@ def demo(client: Client, options: Namespace) -> int:
 
 
 @contextmanager
-def private_daemon(state_dir: Path) -> Generator[Client]:
-    """A daemon of our own for the length of the block; it stops with us even if we are killed."""
-    config, socket = write_config(state_dir)
+def private_daemon(state_dir: Path, tasks: Path | None = None) -> Generator[Client]:
+    """A daemon of our own for the length of the block; it stops with us even if we are killed.  `tasks` is a directory
+    in which it finds more of them."""
+    config, socket = write_config(state_dir, tasks)
     with (state_dir / "daemon.log").open("ab") as log:
         process = subprocess.Popen(
             [sys.executable, "-P", "-m", "tttdd", "--config", str(config)],
@@ -89,7 +93,7 @@ def private_daemon(state_dir: Path) -> Generator[Client]:
             shutil.rmtree(socket.parent)
 
 
-def write_config(state_dir: Path) -> tuple[Path, Path]:
+def write_config(state_dir: Path, tasks: Path | None = None) -> tuple[Path, Path]:
     """The shipped CPU configuration with this directory's socket and state; returns the file and the socket."""
     config = state_dir / "tttdd.toml"
     socket = state_dir / "tttdd.sock"
@@ -97,7 +101,8 @@ def write_config(state_dir: Path) -> tuple[Path, Path]:
         socket = Path(tempfile.mkdtemp(prefix="tttdd-")) / "tttdd.sock"
     text = shipped("tttdd.cpu.toml").read_text()
     ours = f"[daemon]\nsocket = {json.dumps(str(socket))}\nstate_dir = {json.dumps(str(state_dir))}\n"
-    config.write_text(text.replace("[daemon]\n", ours, 1))
+    theirs = f"\n[tasks]\npath = [{json.dumps(str(tasks))}]\n" if tasks else ""
+    config.write_text(text.replace("[daemon]\n", ours, 1) + theirs)
     return config, socket
 
 

@@ -26,7 +26,7 @@ import msgspec
 from judges.sandbox import landlock, limits, linux, namespaces, seccomp
 from judges.sandbox.messages import Entry, Failure, Job, Launch, Refused
 
-JOB, RESULT, STATUS = 10, 11, 12
+JOB, RESULT, STATUS, GROUP = 10, 11, 12, 13
 _ABOVE = 200
 _TRACEBACK_FRAMES = 20
 _NAME = "<program>"
@@ -41,6 +41,8 @@ class Containment(msgspec.Struct, frozen=True):
     """Each slot has a user id of its own."""
     landlock: bool
     seccomp: bool
+    groups: bool
+    """Each has a control group of its own."""
     readable: list[str]
     ids: tuple[int, int]
     """User and group of the zygote."""
@@ -49,7 +51,8 @@ class Containment(msgspec.Struct, frozen=True):
 
 
 def main(launch: Launch, descriptors: Sequence[int], containment: Containment) -> NoReturn:
-    """`descriptors`: job, result, output, status.  Whatever happens, this process ends here."""
+    """`descriptors`: job, result, output, status, and where there is one the entrance of a control group.  Whatever
+    happens, this process ends here."""
     try:
         _take_descriptors(descriptors)
         job = _contained(launch, containment)
@@ -72,16 +75,21 @@ def _contained(launch: Launch, containment: Containment) -> Job:
 
 
 def _take_descriptors(descriptors: Sequence[int]) -> None:
-    """Standard streams and three fixed numbers; every other descriptor of the zygote is closed."""
-    job, result, output, status = (fcntl.fcntl(each, fcntl.F_DUPFD, _ABOVE) for each in descriptors)
-    for source, target in ((output, 1), (output, 2), (job, JOB), (result, RESULT), (status, STATUS)):
+    """Standard streams and fixed numbers; every other descriptor of the zygote is closed."""
+    moved = [fcntl.fcntl(each, fcntl.F_DUPFD, _ABOVE) for each in descriptors]
+    os.closerange(3, _ABOVE)
+    for source, target in zip(moved, (JOB, RESULT, 1, STATUS, GROUP), strict=False):
         os.dup2(source, target)
+    os.dup2(1, 2)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     os.closerange(3, JOB)
-    os.closerange(STATUS + 1, resource.getrlimit(resource.RLIMIT_NOFILE)[0])
+    os.closerange(GROUP + 1, resource.getrlimit(resource.RLIMIT_NOFILE)[0])
 
 
 def _contain(launch: Launch, containment: Containment) -> None:
+    if containment.groups:
+        os.write(GROUP, b"0")  # 0 is this process
+        os.close(GROUP)
     signal.set_wakeup_fd(-1)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)

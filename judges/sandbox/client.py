@@ -38,6 +38,7 @@ ENVIRONMENT = {
 """All that a program sees of an environment.  numpy reads it in the zygote, which must have one thread only; a child's
 threads are as many as its processors (limits.pin)."""
 
+ZYGOTE = ("-m", "judges.sandbox.zygote")
 START_SECONDS = 60.0
 STOP_SECONDS = 5.0
 _HELLO_BYTES = 1 << 16
@@ -71,8 +72,7 @@ class _Zygote:
             command = [
                 sys.executable,
                 "-I",
-                "-m",
-                "judges.sandbox.zygote",
+                *ZYGOTE,
                 str(theirs.fileno()),
                 str(os.getpid()),
                 level,

@@ -5,12 +5,12 @@ zygote: numerical_threads = find_numerical_threads()      child: pin(processors,
 
 from __future__ import annotations
 
+import importlib
 import os
 import resource
 from collections.abc import Sequence
 from pathlib import Path
-
-from threadpoolctl import ThreadpoolController
+from typing import Any
 
 from judges.sandbox.messages import Limits
 
@@ -39,12 +39,12 @@ def apply(limits: Limits, may_write: bool, own_user: bool) -> None:
         resource.setrlimit(kind, (capped, capped))
 
 
-def find_numerical_threads() -> ThreadpoolController:
-    """The thread pools of the numerical libraries that this process has loaded, each of one thread so far."""
-    return ThreadpoolController()
+def find_numerical_threads() -> Any:
+    """threadpoolctl's controller of the numerical libraries that this process has loaded, each of one thread so far."""
+    return importlib.import_module("threadpoolctl").ThreadpoolController()
 
 
-def pin(processors: Sequence[int], numerical_threads: ThreadpoolController) -> None:
+def pin(processors: Sequence[int], numerical_threads: Any) -> None:
     """Run on these only, with as many threads in numerical libraries, also in those that are loaded later."""
     os.sched_setaffinity(0, processors)
     os.environ.update(dict.fromkeys(THREAD_VARIABLES, str(len(processors))))

@@ -1,7 +1,8 @@
 """The warm process: has imported numpy and scipy, and clones one contained child per program.
 
     control socket: Launch + descriptors -> clone -> Started on the status pipe;  Kill -> SIGKILL
-    SIGCHLD: reap, end what is left of the child's session, Ended on the status pipe
+    SIGCHLD: reap, end what is left of the child's tree, Ended on the status pipe
+    meanwhile: a tree that holds more memory than its limit, and processes that have left their tree, are killed
 
 One thread, no secret, a clean environment.  Ends when its control socket or its parent does; its children die
 with it.  (No parent-death signal: that follows the client's thread, which may be a short-lived one.)
@@ -23,27 +24,35 @@ from types import FrameType
 
 import msgspec
 
-from judges.sandbox import child, landlock, limits, namespaces, seccomp
+from judges.sandbox import child, groups, landlock, limits, linux, namespaces, seccomp, tree
+from judges.sandbox.groups import Group, Groups
 from judges.sandbox.messages import Ended, Hello, Kill, Launch, Refused, Report, Request, Started
 
 DESCRIPTORS = 4
 PACKET_BYTES = 1 << 16
+WATCH_SECONDS = 0.2
 _SEED = 42
 _decoder = msgspec.json.Decoder(Request)
 
 
-class Running(msgspec.Struct, frozen=True):
+class Running(msgspec.Struct):
     id: int
     status: int
     """Write end of the client's status pipe."""
+    memory_bytes: int
+    """Of the whole tree."""
     oom_kills: int
     """The machine's count when it started."""
+    group: Group | None
+    over: bool = False
+    """Its tree was killed for its memory."""
 
 
 class Zygote:
-    def __init__(self, control: socket.socket, containment: child.Containment) -> None:
-        self._control, self._containment = control, containment
+    def __init__(self, control: socket.socket, containment: child.Containment, groups: Groups | None) -> None:
+        self._control, self._containment, self._groups = control, containment, groups
         self._running: dict[int, Running] = {}
+        self._watch_at = 0.0
 
     def serve(self, parent: int) -> None:
         """Until the client closes the socket or ends."""
@@ -54,7 +63,9 @@ class Zygote:
         for descriptor in (self._control.fileno(), woken, parent):
             poll.register(descriptor, select.POLLIN)
         while True:
-            ready = [descriptor for descriptor, _ in poll.poll()]
+            ready = [descriptor for descriptor, _ in poll.poll(1000 * WATCH_SECONDS if self._running else None)]
+            if time.monotonic() >= self._watch_at:
+                self._watch()
             if woken in ready:
                 os.read(woken, 4096)
                 self._reap()
@@ -78,16 +89,20 @@ class Zygote:
         status = descriptors[-1]
         kills = oom_kills()
         started = time.monotonic()
+        group: Group | None = None
         try:
+            group = self._groups and self._groups.make(launch.slot, launch.limits)
             pid = self._clone()
         except OSError as error:
+            if group:
+                group.end()
             report(status, Refused(f"cannot start a child: {error}"))
             _close(descriptors)
             return
         if pid == 0:
-            child.main(launch, descriptors, self._containment)
+            child.main(launch, [*descriptors, *([group.entrance] if group else [])], self._containment)
         _close(descriptors[:-1])
-        self._running[pid] = Running(launch.id, status, kills)
+        self._running[pid] = Running(launch.id, status, launch.limits.memory_bytes, kills, group)
         report(status, Started(started, pid))
 
     def _clone(self) -> int:
@@ -101,18 +116,36 @@ class Zygote:
                 send(pid, signal.SIGKILL)
 
     def _reap(self) -> None:
-        while self._running and (ended := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)):
-            self._kill(ended.si_pid)  # what is left of its session, while its number can't be another's
-            _, status, usage = os.wait4(ended.si_pid, 0)
-            running = self._running.pop(ended.si_pid)
-            report(running.status, _ended(running, status, usage))
-            os.close(running.status)
+        with suppress(ChildProcessError):
+            while ended := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT):
+                self._kill(ended.si_pid)  # what is left of its session, while its number can't be another's
+                _, status, usage = os.wait4(ended.si_pid, 0)
+                if running := self._running.pop(ended.si_pid, None):
+                    self._end_strays()
+                    report(running.status, _ended(running, status, usage))
+                    os.close(running.status)
+
+    def _watch(self) -> None:
+        self._watch_at = time.monotonic() + WATCH_SECONDS
+        for pid, running in self._running.items():
+            if tree.resident_bytes(pid) > running.memory_bytes:
+                running.over = True
+                for each in tree.processes(pid):
+                    self._kill(each)
+        self._end_strays()
+
+    def _end_strays(self) -> None:
+        """Without a process namespace, what outlives its parent becomes our child: no program may leave anything."""
+        if self._containment.owner is None:
+            for stray in set(tree.children(os.getpid())) - set(self._running):
+                self._kill(stray)
 
 
 def _ended(running: Running, status: int, usage: resource.struct_rusage) -> Ended:
     at = time.monotonic()
     killed = os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL
-    out_of_memory = killed and oom_kills() > running.oom_kills
+    of_group = running.group.end() if running.group else oom_kills() > running.oom_kills
+    out_of_memory = running.over or (killed and of_group)
     return Ended(at, status, usage.ru_utime + usage.ru_stime, usage.ru_maxrss * 1024, out_of_memory)
 
 
@@ -155,7 +188,7 @@ def warm_up() -> None:
     gc.freeze()
 
 
-def contain(wanted: str) -> tuple[child.Containment, Hello]:
+def contain(wanted: str, divided: bool) -> tuple[child.Containment, Hello]:
     """The strongest containment this machine allows, and an honest word on what is missing."""
     owner = namespaces.owner() if wanted == "namespaces" else None
     found = child.Containment(
@@ -163,6 +196,7 @@ def contain(wanted: str) -> tuple[child.Containment, Hello]:
         users=owner != "user" and namespaces.users(),
         landlock=landlock.version() >= 1,
         seccomp=seccomp.supported(),
+        groups=divided,
         readable=namespaces.library_paths(),
         ids=(os.geteuid(), os.getegid()),
         numerical_threads=limits.find_numerical_threads(),
@@ -194,9 +228,11 @@ def main() -> None:
     if os.getppid() != int(parent):
         return
     warm_up()
-    containment, hello = contain(wanted)
+    linux.prctl(linux.PR_SET_CHILD_SUBREAPER, 1)
+    divided = groups.found()  # before the root that shows no control groups
+    containment, hello = contain(wanted, divided is not None)
     control.send(msgspec.json.encode(hello))
-    Zygote(control, containment).serve(watched)
+    Zygote(control, containment, divided).serve(watched)
 
 
 if __name__ == "__main__":

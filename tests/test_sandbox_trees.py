@@ -78,7 +78,7 @@ def test_the_tree_of_a_process_holds_its_childrens_memory() -> None:
     )
     with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, start_new_session=True) as process:
         assert process.stdout
-        assert [process.stdout.readline() for _ in range(2)] == [b"\n", b"\n"]
+        assert [process.stdout.readline() for _ in range(2)] == [b"1\n", b"1\n"]
         assert len(tree.processes(process.pid)) == 2
         assert tree.resident_bytes(process.pid) > 64 << 20 > tree._resident_bytes(process.pid)
         os.killpg(process.pid, signal.SIGKILL)

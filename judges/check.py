@@ -107,7 +107,9 @@ def _rules(task: Task) -> Iterator[Fault]:
         yield Fault(file, 'shows {helpers}, but task.toml names none; add helpers = "helpers.py" or take it out')
     for name, text in promises(task.helpers).items():
         if '"""' not in text:
-            yield Fault(str(task.folder), f"{name} has no docstring for the instruction to show", field="helpers")
+            yield Fault(
+                str(task.folder / "task.toml"), f"{name} has no docstring for the instruction to show", field="helpers"
+            )
 
 
 def _completable(task: Task) -> bool:
@@ -204,8 +206,9 @@ class _Trial:
         self.faults.append(Fault(str(self._task.judge), message, int(lines[-1]) if lines else None))
 
     def _fault(self, file: str, message: str) -> None:
-        place = file if "." in file else ""
-        self.faults.append(Fault(str(self._task.folder / place), message, field="" if place else file))
+        """`file`, or the field of task.toml that names one."""
+        name, field = (file, "") if "." in file else ("task.toml", file)
+        self.faults.append(Fault(str(self._task.folder / name), message, field=field))
 
 
 def _returning(task: Task, value: Any) -> str:

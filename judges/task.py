@@ -169,8 +169,7 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
 
 def names(search_path: Iterable[Path] = ()) -> list[str]:
     """Names of all tasks that can be loaded, sorted."""
-    found = [folder.name for place in (*search_path, BUILT_IN) for folder in _folders(place)]
-    return sorted(set(found))
+    return sorted({file.parent.name for place in (*search_path, BUILT_IN) for file in place.glob("*/task.toml")})
 
 
 def load(name: str, search_path: Iterable[Path] = ()) -> Task:
@@ -187,10 +186,6 @@ def load(name: str, search_path: Iterable[Path] = ()) -> Task:
     return _task(folder, description)
 
 
-def _folders(place: Path) -> list[Path]:
-    return [file.parent for file in place.glob("*/task.toml")]
-
-
 def _found(name: str, places: list[Path]) -> Path:
     for place in places:
         if (place / name / "task.toml").is_file():
@@ -202,7 +197,6 @@ def _found(name: str, places: list[Path]) -> Path:
 
 def _task(folder: Path, description: Description) -> Task:
     instruction = _read(folder / "instruction.md")
-    judge = folder / "judge.py"
     starter = _starter(folder, description.starter)
     helpers = _helpers(folder, description.helpers)
     return Task(
@@ -218,7 +212,7 @@ def _task(folder: Path, description: Description) -> Task:
         starter=starter,
         helpers=helpers,
         instruction_sha256=_sha256(instruction),
-        judge_sha256=_sha256(_judge_sources(judge)),
+        judge_sha256=_sha256(_judge_sources(folder / "judge.py")),
         starter_sha256=_sha256(starter or ""),
         helpers_sha256=_sha256(helpers),
     )

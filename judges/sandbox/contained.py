@@ -80,6 +80,7 @@ def main() -> None:
     """Exits when the program has ended or the client is gone.  A failure of ours is a traceback on standard error."""
     assert os.getpid() == 1, "outside of a container this would end every process of its user"
     linux.prctl(linux.PR_SET_DUMPABLE, 0)
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # without a handler no signal from inside reaches process 1
     _tell(Ready(sources(), missing()))
     order = _order()
     _prepare(order.job.program)

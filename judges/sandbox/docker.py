@@ -18,7 +18,7 @@ from contextlib import contextmanager, suppress
 from importlib import metadata
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Self, TypeVar, cast
 
 import msgspec
 
@@ -32,14 +32,18 @@ DEFAULT_IMAGE = f"tttdd-judge:{metadata.version('tttdd')}"
 LABEL = "tttdd.judge"
 ABANDONED_SECONDS = 120.0
 """A container that was made so long ago and never started lost its client in between."""
-_FIRST_USER = 0x70008000
-"""User ids of the slots, apart from those of namespaces.py: a limit on threads counts those of a user anywhere."""
+_FIRST_USER, _USERS = 60_706, 478
+"""User ids of the slots, as the limit on threads counts a user's in all containers.  systemd's table of user ids leaves
+them to nobody, and engines that map users into a namespace of 65,536 have them."""
 _OVERHEAD_BYTES = 128 << 20
 """Process 1 with numpy and scipy."""
 _OVERHEAD_PROCESSES = 16
 _ENGINE_SECONDS = 60.0
+_END_SECONDS = 10.0
 _CONNECTIONS = 64
 """Kept open for the next call; more are opened where needed."""
+_OUTPUT = b"\x01"
+"""The engine's number of that stream; that of errors is 2."""
 _TAIL_BYTES = 1 << 12
 _PROBE = Limits(wall_seconds=1.0, cpu_seconds=1, memory_bytes=256 << 20)
 T = TypeVar("T")
@@ -53,15 +57,19 @@ _LACKS = {
 
 
 class _Container:
-    """One container and the line to its process 1."""
+    """One container, made and not started yet, and the line to its process 1."""
 
     def __init__(self, api: Any, number: str) -> None:
         self._api, self._number = api, number
-        self._line: Any = api.attach_socket(number, {"stdin": 1, "stdout": 1, "stderr": 1, "stream": 1})
-        self._socket: socket.socket = self._line._sock
+        self._response: Any = None
         self._told, self._complaint = bytearray(), bytearray()
-        self.ended = False
-        api.start(number)
+        self._ended = False
+
+    def start(self) -> None:
+        """The line first: nothing that is said is lost."""
+        line = self._api.attach_socket(self._number, {"stdin": 1, "stdout": 1, "stderr": 1, "stream": 1})
+        self._response, self._socket = line._response, cast("socket.socket", line._sock)
+        self._api.start(self._number)
 
     def hang_up(self) -> None:
         """Process 1 ends, and whoever reads the line is told that it has."""
@@ -74,7 +82,11 @@ class _Container:
             self._api.remove_container(self._number, force=True)
 
     def close(self) -> None:
-        self._line._response.close()
+        """The engine removes by itself what has ended by itself."""
+        if not self._ended:
+            self.remove()
+        if self._response is not None:
+            self._response.close()
 
     def send(self, message: msgspec.Struct) -> None:
         with suppress(OSError):  # then process 1 has ended, and its last words say why
@@ -87,13 +99,18 @@ class _Container:
             if not self._read_frame(deadline):
                 said = bytes(self._complaint).decode(errors="replace").strip().splitlines()
                 raise JudgeDied(f"the container of a program ended early: {said[-1] if said else 'killed'}")
-        return msgspec.msgpack.decode(body, type=kind)
+        try:
+            return msgspec.msgpack.decode(body, type=kind)
+        except msgspec.DecodeError as error:
+            raise JudgeDied(f"process 1 of a container speaks another language: {error}") from None
 
     def wait(self, seconds: float) -> None:
-        """For its end."""
+        """For its end, unless that takes too long."""
         deadline = time.monotonic() + seconds
-        while self._read_frame(deadline):
-            pass
+        with suppress(JudgeDied):
+            while self._read_frame(deadline):
+                pass
+            self._ended = True
 
     def _body(self) -> bytes | None:
         size = contained.LENGTH.size
@@ -107,12 +124,10 @@ class _Container:
         return body
 
     def _read_frame(self, deadline: float) -> bool:
-        """One of the engine's frames: stream (1 output, 2 errors), three zeros, length, content.  False at the end."""
+        """One of the engine's frames: stream, three zeros, length, content.  False at the end."""
         header = self._read(8, deadline)
         content = self._read(int.from_bytes(header[4:]), deadline)
-        if not header:
-            self.ended = True
-        elif header[0] == 1:
+        if header[:1] == _OUTPUT:
             self._told += content
         else:
             self._complaint = (self._complaint + content)[-_TAIL_BYTES:]
@@ -160,12 +175,19 @@ class _Engine:
         self._sweep()
         info: dict[str, Any] = self.api.info()
         self._processors = int(info["NCPU"])
-        with self.container(_PROBE, 0) as container:
-            ready = container.hear(contained.Ready, START_SECONDS)
-            container.hang_up()
-        if ready.sources != contained.sources():
-            raise JudgeDied(f"the image {image} has other code than this daemon.  Build it: {build_command(image)}")
-        return [words for name, words in _LACKS.items() if not info.get(name)] + ready.missing
+        return [words for name, words in _LACKS.items() if not info.get(name)] + self._probed(image).missing
+
+    def _probed(self, image: str) -> contained.Ready:
+        try:
+            with self.container(_PROBE, 0) as container:
+                ready = container.hear(contained.Ready, START_SECONDS)
+            if ready.sources != contained.sources():
+                raise JudgeDied("it has other code than this daemon")
+        except JudgeDied as error:
+            raise JudgeDied(
+                f"the image {image} does not fit: {error}.  Build it anew: {build_command(image)}"
+            ) from None
+        return ready
 
     def _sweep(self) -> None:
         """What a client left that was killed between making a container and starting it."""
@@ -177,7 +199,7 @@ class _Engine:
 
     @contextmanager
     def container(self, limits: Limits, slot: int) -> Generator[_Container]:
-        user = _FIRST_USER + slot
+        user = _FIRST_USER + slot % _USERS
         number: str = self.api.create_container(
             self._image,
             user=f"{user}:{user}",
@@ -186,17 +208,11 @@ class _Engine:
             stdin_open=True,
             host_config=self._host_config(limits),
         )["Id"]
+        container = _Container(self.api, number)
         try:
-            container = _Container(self.api, number)
-        except BaseException:
-            with suppress(*_errors()):
-                self.api.remove_container(number, force=True)
-            raise
-        try:
+            container.start()
             yield container
         finally:
-            if not container.ended:
-                container.remove()
             container.close()
 
     def _host_config(self, limits: Limits) -> Any:
@@ -343,7 +359,7 @@ def _exchange(container: _Container, order: contained.Order) -> Outcome:
     container.send(order)
     patience = START_SECONDS + order.limits.wall_seconds * (1 + MOST_WAITED) + ANSWER_SECONDS
     outcome = container.hear(Outcome, patience)
-    container.wait(ANSWER_SECONDS)
+    container.wait(_END_SECONDS)
     return outcome
 
 

@@ -210,7 +210,9 @@ def missing(found: child.Containment, wanted: str) -> list[str]:
     lacks: list[str] = []
     if found.owner is None:
         why = "this machine refuses namespaces" if wanted == "namespaces" else "as configured"
-        lacks.append(f"no namespaces ({why}): programs see the host's processes and share its /proc and IPC")
+        lacks.append(
+            f"no namespaces ({why}): programs see the host's processes and what files it has, and share its IPC"
+        )
         lacks.append("no private /tmp: programs cannot write files")
         if not found.users:
             lacks.append("no user of their own: programs run as the daemon's")

@@ -329,7 +329,7 @@ def test_a_refused_demo_leaves_nothing_behind(
     served: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     @contextmanager
-    def the_fake(state_dir: Path) -> Iterator[Client]:
+    def the_fake(state_dir: Path, tasks: Path | None) -> Iterator[Client]:
         yield Client(str(served.socket))
 
     monkeypatch.setattr(demo, "private_daemon", the_fake)

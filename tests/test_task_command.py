@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import anyio
 import pytest
 
 from judges import new
@@ -24,6 +25,9 @@ from judges.sandbox import Sandbox
 from judges.task import TaskError
 from tttctl.client import Client
 from tttctl.verbs import demo
+from tttdd.adapters.catalog import JudgeCatalog
+from tttdd.adapters.judge_pool import JudgePool
+from tttdd.config import Config, Model, Tasks
 from tttdd.protocol import TaskInfo
 
 VECTORS = Path(__file__).parent / "vectors"
@@ -64,11 +68,11 @@ def test_the_prompt_is_shown_in_the_form_and_with_the_limit_that_the_configurati
     folder: Path, tmp_path: Path
 ) -> None:
     config = tmp_path / "tttdd.toml"
-    config.write_text('[model]\npath = "/x"\n[prompt]\nstyle = "chat"\n[judges]\ntime_limit = 7\n')
+    config.write_text('[model]\npath = "/x"\n[prompt]\nstyle = "chat"\n[judges]\ntime_limit = 7\nmemory_gib = 0.75\n')
     done = tttctl("task", "check", folder, "--json", TTTDD_CONFIG=str(config))
     report = json.loads(done.stdout)
     assert (done.returncode, report["faults"], report["prompt"]["style"]) == (0, [], "chat")
-    assert "The program has 7 seconds" in report["prompt"]["text"]
+    assert "The program has 7 seconds" in report["prompt"]["text"] and "0.75 GiB" in report["told"]
     assert "has reward 0.3 (higher is better), smallest distance = 0.3" in report["prompt"]["text"]
 
 
@@ -202,6 +206,20 @@ def test_a_daemon_lists_a_task_of_ones_own_and_tells_what_is_wrong_with_another(
         found = {task.name: task for task in client.get("/v1/tasks", list[TaskInfo])}
         assert (found["mine"].objective, found["mine"].time_limit) == ("smallest distance", 5.0)
         assert "erdos_min_overlap" in found and "broken" not in found
+
+
+def test_the_daemons_judges_run_a_task_of_ones_own_with_its_helpers(folder: Path) -> None:
+    settings = Config(model=Model(path="/x"), tasks=Tasks(path=(str(folder.parent),)))
+
+    async def main() -> None:
+        async with JudgePool(1) as pool:
+            assignment = JudgeCatalog(settings, pool).load("mine")
+            assert "def evaluate(points" in assignment.prompt.instruction
+            assert (await assignment.judge.grade(assignment.starter)).objective == 0.3
+            asking = "def place_points(): return [[evaluate([[k / 6, 0] for k in range(7)]), k / 6] for k in range(7)]"
+            assert (await assignment.judge.grade(asking)).objective == pytest.approx(1 / 6)
+
+    anyio.run(main)
 
 
 def test_a_program_is_verified_for_a_task_by_its_folder(folder: Path, tmp_path: Path) -> None:

@@ -42,8 +42,9 @@ def _check(options: Namespace) -> int:
     report: Report = msgspec.json.decode(found)
     style = config.prompt.style
     if not report["faults"] and (style == "chat" or report["completion"]):
-        shown = _run(["tttdd.preview", "--style", style, *limit], found)
-        report["prompt"] = {"style": style, "config": str(path), **msgspec.json.decode(shown)}
+        shown = msgspec.json.decode(_run(["tttdd.preview", "--config", str(path)], found), type=Report)
+        report["told"] = shown.pop("told")
+        report["prompt"] = {"config": str(path), **shown}
     if options.json:
         show_json(report)
     else:

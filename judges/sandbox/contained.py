@@ -166,8 +166,8 @@ def _be_the_program(order: Order, ends: Sequence[int], readable: Sequence[str]) 
         _take_descriptors(ends)
         try:
             _contain(order, readable)
-        except OSError as error:
-            report(child.STATUS, Refused(f"cannot contain a program: {error}"))
+        except BaseException as error:  # noqa: BLE001  whatever it is, it is ours and not the program's
+            report(child.STATUS, Refused(f"cannot contain a program: {type(error).__name__}: {error}"))
             os._exit(1)
         os.close(child.STATUS)
         os._exit(child.run(order.job))

@@ -9,6 +9,7 @@ import importlib
 import os
 import resource
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -31,12 +32,13 @@ def apply(limits: Limits, may_write: bool, own_user: bool) -> None:
         (resource.RLIMIT_NPROC, limits.threads if own_user else resource.RLIM_INFINITY),
         (resource.RLIMIT_CORE, 0),
         (resource.RLIMIT_MEMLOCK, 0),
-        (resource.RLIMIT_MSGQUEUE, 0),
     ):
         _, hard = resource.getrlimit(kind)
         bounds = [bound for bound in (value, hard) if bound != resource.RLIM_INFINITY]
         capped = min(bounds, default=resource.RLIM_INFINITY)
         resource.setrlimit(kind, (capped, capped))
+    with suppress(ValueError):  # gVisor takes no such limit
+        resource.setrlimit(resource.RLIMIT_MSGQUEUE, (0, 0))
 
 
 def find_numerical_threads() -> Any:

@@ -1,4 +1,4 @@
-"""python -m judges verify --task NAME FILE | tasks | new NAME | check FOLDER: all of judging without any daemon.
+"""python -m judges verify --task NAME FILE | tasks | new NAME | check FOLDER | sandbox LEVEL: judging without a daemon.
 
 Exit codes: 0 valid (or done), 1 the program was rejected or the task has faults, 2 bad usage, such as no such file.
 """
@@ -9,7 +9,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import msgspec
 
@@ -17,7 +17,7 @@ from judges import check, new
 from judges import task as tasks
 from judges.evaluate import evaluator
 from judges.grader import GraderFailed
-from judges.sandbox import JudgeDied
+from judges.sandbox import JudgeDied, Level, made
 from judges.task import Task, TaskError
 from judges.verdict import Verdict
 
@@ -39,7 +39,13 @@ def _parser() -> argparse.ArgumentParser:
     verify.add_argument("file", metavar="FILE", type=Path, help="a Python program")
     verify.add_argument("--task", required=True, metavar="NAME", help="a task's name, or its folder")
     verify.add_argument("--time-limit", type=_seconds, metavar="S", help="seconds; default: the task's")
+    verify.add_argument("--sandbox", choices=get_args(Level), default="namespaces", help="default: namespaces")
     verify.set_defaults(verb=_verify)
+    level = verbs.add_parser("sandbox", help="what contains programs on this machine, and what it lacks, as JSON")
+    level.add_argument("level", choices=get_args(Level))
+    level.add_argument("--image", help="Docker's; default: the one named after this version")
+    level.add_argument("--runtime", help="Docker's; default: the engine's own")
+    level.set_defaults(verb=_sandbox)
     listing = verbs.add_parser("tasks", help="list the tasks")
     listing.set_defaults(verb=_tasks)
     _author_verbs(verbs)
@@ -77,12 +83,27 @@ def _verify(options: argparse.Namespace) -> int:
     except OSError as error:
         return _refuse(f"cannot read {options.file}: {error.strerror}")
     try:
-        with evaluator(task.limited(options.time_limit)) as judge:
+        sandbox = made(options.sandbox)
+        with evaluator(task.limited(options.time_limit), sandbox) as judge:
+            for lack in sandbox.missing:
+                print(f"judges: not contained at level {sandbox.level}: {lack}", file=sys.stderr)
             verdict = judge.grade(program)
     except (JudgeDied, GraderFailed) as error:
         return _refuse(str(error))
     print(msgspec.json.encode(verdict).decode() if options.json else _in_words(task, verdict))
     return VALID if verdict.valid else REJECTED
+
+
+def _sandbox(options: argparse.Namespace) -> int:
+    sandbox = made(options.level, options.image, options.runtime)
+    try:
+        sandbox.start()
+        print(msgspec.json.encode({"level": sandbox.level, "missing": sandbox.missing}).decode())
+    except JudgeDied as error:
+        return _refuse(str(error))
+    finally:
+        sandbox.close()
+    return VALID
 
 
 def _in_words(task: Task, verdict: Verdict) -> str:

@@ -28,7 +28,7 @@ DETAIL_CHARACTERS = 500
 _MEMORY_SHARE = 0.5
 """Of the machine's memory that all programs at once may address."""
 _LEAST_GIB = 0.5
-"""For numpy and scipy."""
+"""For numpy and scipy, however little the machine has."""
 _GIB = 1 << 30
 _NEARLY = 0.5
 """The kernel enforces processor time by ticks; on a busy virtual machine they run ahead of what it reports."""
@@ -101,7 +101,7 @@ def granted(task: Task, programs: int) -> Task:
     machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / _GIB
     cpus = max(1, min(task.limits.cpus, processors() // programs))
     room = math.floor(_MEMORY_SHARE * machine / programs * 10) / 10
-    return task.limited(cpus=cpus, memory_gib=max(_LEAST_GIB, min(task.limits.memory_gib, room)))
+    return task.limited(cpus=cpus, memory_gib=min(task.limits.memory_gib, max(_LEAST_GIB, room)))
 
 
 @contextmanager

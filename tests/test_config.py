@@ -56,6 +56,8 @@ def test_the_reference_configuration_is_the_papers() -> None:
         ("", ":1: configuration: Object missing required field `model`"),
         (MODEL + '[trainer]\ntargets = ["q_proj", "w"]\n', ":4: trainer.targets: unknown w"),
         (MODEL + '[engine]\nbackend = "torch"\n', ":1: model.dtype: bfloat16"),
+        (MODEL + '[judges]\ndocker_runtime = "runsc"\n', ":4: judges.docker_runtime: of no use with"),
+        (MODEL + "[judges]\nmemory_gib = 0.1\n", ":4: judges.memory_gib"),
         (MODEL + "[engine]\ndevices = []\n", ":4: engine.devices: none is named"),
         (MODEL + "[engine]\ndevices = [1, 0, 1]\n", ":4: engine.devices: GPU 1 is named 2 times"),
         (MODEL + "[trainer]\ndevices = [-1]\n", ":4: trainer.devices: -1 is no GPU"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import tomllib
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 from test_shape import write_model
@@ -26,6 +26,8 @@ QWEN = {
     "vocab_size": 151936,
 }
 
+LEVELS: tuple[Literal["process", "docker"], ...] = ("process", "docker")
+
 
 @pytest.fixture(autouse=True)
 def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeNvml:
@@ -35,11 +37,20 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeNvml:
     )
     (tmp_path / "model").mkdir()
     monkeypatch.setenv("TTTDD_CONFIG", str(tmp_path / "t.toml"))
-    monkeypatch.setattr(doctor, "_sandbox", lambda: doctor.Finding("sandbox", "ok", "namespaces"))
+    monkeypatch.setattr(doctor, "_sandbox", lambda settings: doctor.Finding("sandbox", "ok", "namespaces"))
     monkeypatch.setattr(doctor.metadata, "version", lambda name: {"sglang": "0.5.16"}.get(name, "9.9"))
     fake = FakeNvml({"total": 140 * GIB, "used": GIB})
     monkeypatch.setattr(gpus, "nvml", fake)
     return fake
+
+
+def test_the_sandbox_that_is_configured_is_tried_and_its_lack_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()
+    monkeypatch.setenv("DOCKER_HOST", "unix:///nonexistent/docker.sock")
+    of_level = [config.Config(model=config.Model(path="x"), judges=config.Judges(sandbox=each)) for each in LEVELS]
+    process, docker = (doctor._sandbox(settings) for settings in of_level)
+    assert process.state == "note" and "process; not contained: no namespaces (as configured)" in process.found
+    assert docker.state == "missing" and "no Docker engine answers" in docker.found
 
 
 def examined(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> tuple[int, dict[str, Any], list[str]]:

@@ -130,3 +130,15 @@ def test_the_tasks_are_listed() -> None:
     assert [task["name"] for task in listed][:2] == ["autocorrelation_1", "autocorrelation_2"]
     assert len(listed) == 5
     assert "erdos_min_overlap" in judges("tasks").stdout
+
+
+def test_a_weaker_level_is_loud_about_what_it_does_not_contain(tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(returning([0.5, 0.5]))
+    done = judges("verify", "--task", "erdos_min_overlap", tmp_path / "program.py", "--sandbox", "process", "--json")
+    assert done.returncode == 0 and json.loads(done.stdout)["valid"]
+    assert "judges: not contained at level process: no namespaces (as configured)" in done.stderr
+
+
+def test_the_sandbox_of_a_level_says_what_it_lacks() -> None:
+    told = json.loads(judges("sandbox", "process").stdout)
+    assert told["level"] == "process" and "no namespaces" in told["missing"][0]

@@ -62,6 +62,9 @@ def _program_verbs(verbs: Verbs) -> None:
     verify = _verb(verbs, "verify", "programs", "judge a program again, in a fresh sandbox")
     verify.add_argument("--task", help="judge FILE for this task, a name or a folder; needs no daemon")
     verify.add_argument("--time-limit", type=float, metavar="S", help="with --task: seconds; default: the task's")
+    verify.add_argument(
+        "--sandbox", choices=["namespaces", "docker", "process"], help="with --task; default: namespaces"
+    )
     verify.add_argument("what", metavar="RUN|FILE")
     verify.add_argument("node", nargs="?", type=int, metavar="NODE", help="default: the run's best")
     _verb(verbs, "tasks", "runs", "the tasks that can be run")

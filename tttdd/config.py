@@ -121,7 +121,7 @@ class Judges(Table, frozen=True):
     """Programs judged at once; default: as many as get processors of their own."""
     cpus: Positive | None = None
     """Processors a program, told to the model and enforced; default: the task's, at most what the machine has."""
-    memory_gib: PositiveFloat | None = None
+    memory_gib: Annotated[float, Meta(ge=0.5)] | None = None
     """Memory a program, told to the model and enforced; default: the task's.  All at once get half the machine's."""
     sandbox: Literal["namespaces", "docker", "process"] = "namespaces"
     docker_image: str | None = None
@@ -223,6 +223,9 @@ def faults(config: Config) -> Iterator[tuple[str, str]]:
     if config.engine.backend == "torch" and config.model.dtype != "float32":
         yield "model.dtype", f'{config.model.dtype}: engine.backend = "torch" computes in float32 only; set "float32"'
     yield from _device_faults(config)
+    for field in ("docker_image", "docker_runtime"):
+        if getattr(config.judges, field) and config.judges.sandbox != "docker":
+            yield f"judges.{field}", f'of no use with judges.sandbox = "{config.judges.sandbox}"; set it to "docker"'
     if unknown := sorted(set(config.trainer.targets) - set(LORA_TARGETS)):
         yield "trainer.targets", f"unknown {', '.join(unknown)}; known: {', '.join(LORA_TARGETS)}"
 

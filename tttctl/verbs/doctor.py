@@ -21,7 +21,7 @@ import msgspec
 from tttctl.client import Client, Failed, NoDaemon
 from tttctl.render import say, show_json, table
 from tttdd import sglang_version
-from tttdd.config import Config, ConfigError, default_path, device_fields, load
+from tttdd.config import Config, ConfigError, Judges, default_path, device_fields, load
 from tttdd.protocol import GpuInfo, Health
 
 PACKAGES = {
@@ -30,12 +30,6 @@ PACKAGES = {
 }
 DISK_GIB = 3.0
 MEMORY_GIB = 4.0
-SANDBOX = """
-import json
-from judges.sandbox import Sandbox
-with Sandbox() as sandbox:
-    print(json.dumps([sandbox.level, sandbox.missing]))
-"""
 
 
 class Finding(msgspec.Struct, frozen=True):
@@ -50,7 +44,7 @@ def doctor(client: Client, options: Namespace) -> int:
     gpus = _gpus(settings)
     memory, plan = _memory(settings, gpus)
     findings = [_python(), *_packages(settings), finding, *_model(settings), *_devices(settings, gpus), *memory]
-    findings += [_sandbox(), *_room(settings), _machine(), _daemon(client)]
+    findings += [_sandbox(settings), *_room(settings), _machine(), _daemon(client)]
     healthy = all(finding.state != "missing" for finding in findings)
     if options.json:
         show_json({"healthy": healthy, "findings": findings, "plan": plan})
@@ -172,13 +166,18 @@ def cache_dir(settings: Config) -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "tttdd"
 
 
-def _sandbox() -> Finding:
-    done = subprocess.run([sys.executable, "-c", SANDBOX], capture_output=True, text=True, timeout=60, check=False)
+def _sandbox(settings: Config | None) -> Finding:
+    judges = settings.judges if settings else Judges()
+    command = [sys.executable, "-m", "judges", "sandbox", judges.sandbox]
+    for option, value in (("--image", judges.docker_image), ("--runtime", judges.docker_runtime)):
+        command += [option, value] if value else []
+    done = subprocess.run(command, capture_output=True, text=True, timeout=180, check=False)
     if done.returncode:
         return Finding("sandbox", "missing", done.stderr.strip().splitlines()[-1], "no program can be judged")
-    level, missing = json.loads(done.stdout)
+    found = json.loads(done.stdout)
+    level, missing = found["level"], found["missing"]
     return Finding(
-        "sandbox", "note" if missing else "ok", level + (f"; not contained: {', '.join(missing)}" if missing else "")
+        "sandbox", "note" if missing else "ok", level + (f"; not contained: {'; '.join(missing)}" if missing else "")
     )
 
 

@@ -64,6 +64,8 @@ def _judge_file(options: Namespace) -> NoReturn:
     command = [sys.executable, "-P", "-m", "judges", "verify", "--task", options.task, options.what]
     if options.time_limit is not None:
         command += ["--time-limit", str(options.time_limit)]
+    if options.sandbox is not None:
+        command += ["--sandbox", options.sandbox]
     sys.stdout.flush()
     os.execv(sys.executable, [*command, "--json"] if options.json else command)
 

@@ -9,11 +9,12 @@ A failure of ours (a dead process, a refused fork) is tried again, then raised a
 
 from __future__ import annotations
 
+import logging
 from collections.abc import AsyncGenerator, Callable
 from contextlib import AbstractAsyncContextManager, ExitStack, asynccontextmanager
 from functools import partial
 from types import TracebackType
-from typing import Self, TypeVar
+from typing import Self
 
 import anyio
 import anyio.to_thread
@@ -29,7 +30,8 @@ ATTEMPTS = 4
 """One try and three more."""
 _PAUSE_SECONDS = 0.2
 """Before the second try; doubled each time: a machine short of processes needs a moment."""
-T = TypeVar("T")
+
+_log = logging.getLogger("tttdd.judges")
 
 
 class JudgePool:
@@ -84,8 +86,10 @@ class JudgePool:
         try:
             await anyio.to_thread.run_sync(self._grader.start)
             await anyio.to_thread.run_sync(self._sandbox.start, abandon_on_cancel=True)
-        except JudgeDied:
-            pass
+        except JudgeDied as error:
+            _log.warning("the judges do not start: %s", error)
+        for lack in self.missing:
+            _log.warning("judges at level %s: %s", self.level, lack)
 
 
 class Places:

@@ -37,6 +37,13 @@ async def engine(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Async
         yield running
 
 
+@pytest.fixture(scope="module")
+async def other(model: Path, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[EmbeddedEngine]:
+    """A second process, which the last test kills."""
+    async with start(model, tmp_path_factory.mktemp("log")) as running:
+        yield running
+
+
 async def sample_all(engine: EmbeddedEngine, prompts: list[list[int]]) -> list[Sampled]:
     """One completion a prompt, all at once; the seed is the place in the list."""
     results: dict[int, Sampled] = {}
@@ -59,13 +66,12 @@ async def test_the_end_of_a_chat_answer_ends_the_completion(engine: EmbeddedEngi
 
 
 async def test_the_same_requests_give_the_same_tokens_alone_in_company_and_in_another_process(
-    engine: EmbeddedEngine, model: Path, tmp_path: Path
+    engine: EmbeddedEngine, other: EmbeddedEngine
 ):
     prompts = [[seed % 3 + 1, 7, 9] for seed in range(12)]
     together = await sample_all(engine, prompts)
     alone = await engine.sample(prompts[5], release=0, seed=5, stop=None, max_new_tokens=40)
-    async with start(model, tmp_path) as other:
-        again = await sample_all(other, prompts)
+    again = await sample_all(other, prompts)
     assert alone == together[5]
     assert again == together
     assert len({tuple(each.token_ids) for each in together}) == 12
@@ -85,9 +91,8 @@ async def test_what_cannot_be_served_is_refused_with_the_reason_and_the_engine_g
     assert await engine.encode(TEXT)
 
 
-async def test_calls_of_a_dead_worker_raise_worker_died(model: Path, tmp_path: Path):
+async def test_calls_of_a_dead_worker_raise_worker_died(other: EmbeddedEngine):
+    assert await other.encode(TEXT)
+    os.kill(other.pid, signal.SIGKILL)
     with pytest.raises(WorkerDied):
-        async with start(model, tmp_path) as engine:
-            await engine.encode(TEXT)
-            os.kill(engine.pid, signal.SIGKILL)
-            await engine.sample([1, 2], release=0, seed=0, stop=None, max_new_tokens=40)
+        await other.sample([1, 2], release=0, seed=0, stop=None, max_new_tokens=40)

@@ -118,7 +118,7 @@ def test_all_that_goes_wrong_in_one_check_is_told_at_once(folder: Path) -> None:
     changed(folder, "instruction.md", "{time_limit}", "60")
     changed(folder, "instruction.md", "place_points", "put")
     changed(folder, "starter.txt", "0, 1)", "0, 3)")
-    changed(folder, "starter.txt", "0.9⟧", "2.9⟧")
+    changed(folder, "starter.txt", "0.5⟧", "9.5⟧")
     changed(folder, "examples.json", '"objective": 0.5', '"objective": 0.6')
     changed(
         folder, "examples.json", '"reason": "wrong type", "returned": "seven"', '"objective": 1, "returned": "seven"'
@@ -132,7 +132,7 @@ def test_all_that_goes_wrong_in_one_check_is_told_at_once(folder: Path) -> None:
         "instruction.md: does not tell the time limit; write {time_limit} where the number belongs",
         "instruction.md: does not show the helpers; write {helpers} on a line of its own",
     ]
-    assert "is rejected: constraint: point 6 lies outside the unit square: (0.9, 2.9)" in told[3]
+    assert "is rejected: constraint: point 2 lies outside the unit square: (0.12, 3)" in told[3]
     assert "example 1 (five on a cross, two on the border): expected objective 0.6, got objective 0.5" in told[4]
     assert "example 5 (no points at all): expected objective 1.0, got 'wrong type': Expected `array`" in told[5]
     assert "expected 0.7, got 0.5" in told[6]
@@ -215,7 +215,7 @@ def test_the_daemons_judges_run_a_task_of_ones_own_with_its_helpers(folder: Path
         async with JudgePool(1) as pool:
             assignment = JudgeCatalog(settings, pool).load("mine")
             assert "def evaluate(points" in assignment.prompt.instruction
-            assert (await assignment.judge.grade(assignment.starter)).objective == 0.3
+            assert (await assignment.judge.grade(assignment.starter)).objective == pytest.approx(0.3)
             asking = "def place_points(): return [[evaluate([[k / 6, 0] for k in range(7)]), k / 6] for k in range(7)]"
             assert (await assignment.judge.grade(asking)).objective == pytest.approx(1 / 6)
 

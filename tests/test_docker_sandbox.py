@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from errno import EACCES
 from pathlib import Path
 from typing import Any
 
@@ -75,13 +76,34 @@ def test_every_limit_is_the_engines_too(docker_engine: Any) -> None:
     host, own = found["HostConfig"], found["Config"]
     assert (host["NetworkMode"], host["IpcMode"], host["Runtime"]) == ("none", "none", "io.containerd.runc.v2")
     assert (host["ReadonlyRootfs"], host["AutoRemove"], host["LogConfig"]["Type"]) == (True, True, "none")
-    assert (host["CapDrop"], host["SecurityOpt"], host["Privileged"]) == (["ALL"], ["no-new-privileges"], False)
+    assert (host["CapDrop"], host["CapAdd"], host["Privileged"]) == (["ALL"], docker.RIGHTS, False)
+    assert host["SecurityOpt"] == ["no-new-privileges"]
     assert PATIENT.memory_bytes < host["Memory"] == host["MemorySwap"] < PATIENT.memory_bytes + (256 << 20)
     assert (host["NanoCpus"], host["PidsLimit"]) == (10**9, PATIENT.threads + 16)
     assert list(host["Tmpfs"]) == ["/scratch"] and host["Binds"] is None and "noexec" in host["Tmpfs"]["/scratch"]
     assert f"size={PATIENT.files_bytes}," in host["Tmpfs"]["/scratch"]
-    assert sorted(own["Env"])[: len(ENVIRONMENT)] and not {"0", "", "root"} & set(own["User"].split(":"))
-    assert LABEL in own["Labels"]
+    assert LABEL in own["Labels"] and set(own["Env"]) == {f"{name}={value}" for name, value in ENVIRONMENT.items()}
+
+
+INSIDE = """
+import os
+def code(action):
+    try: action()
+    except OSError as error: return error.errno
+    return 0
+def run():
+    print(open('/proc/self/status').read())
+    streams = [f'/proc/1/fd/{n}' for n in (0, 1, 2)]
+    return [os.getuid(), os.getgid(), os.getgroups(), [code(lambda: os.open(each, os.O_RDWR)) for each in streams]]
+"""
+
+
+def test_a_program_has_a_user_of_its_own_no_rights_and_no_way_to_process_1(sandbox: DockerSandbox) -> None:
+    outcome = sandbox.run(INSIDE, ENTRY, PATIENT)
+    user = contained.FIRST_USER
+    assert outcome.result == f"R[{user}, {user}, [], [{EACCES}, {EACCES}, {EACCES}]]".encode(), outcome
+    rights = [line.split()[1] for line in outcome.output.decode().splitlines() if line.startswith("Cap")]
+    assert {int(each, 16) for each in rights[:3]} == {0}, "inheritable, permitted, effective"
 
 
 def test_a_killed_client_leaves_no_container(docker_engine: Any) -> None:
@@ -180,3 +202,8 @@ def test_closing_ends_what_runs(docker_engine: Any) -> None:
     with pytest.raises(JudgeDied):
         while_it_runs(sandbox, docker_engine, SPIN, lambda _: sandbox.close())
     until(lambda: not containers(docker_engine))
+
+
+def test_the_readme_names_the_image_that_is_looked_for() -> None:
+    readme = Path(__file__).parent.parent / "README.md"
+    assert f"docker build -t {DEFAULT_IMAGE} judges\n" in readme.read_text()

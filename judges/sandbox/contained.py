@@ -3,8 +3,9 @@
     standard input  <- Order, then nothing until the client is gone: its end is the end of this process and so of all
     standard output -> Ready at once, then the Outcome, when every other process is dead
 
-What the program writes goes to pipes of this process, never to the container's streams, so it can forge neither.  This
-process cannot be traced or read by it, and no signal from inside the container reaches it.
+What the program writes goes to pipes of this process, never to the container's streams, and as it has another user it
+cannot open those either (by /proc/1/fd, where a runtime has no Landlock): it forges nothing.  This process has root's
+name for that and of root's rights only the three to give the program its user and to end it.
 """
 
 from __future__ import annotations
@@ -33,6 +34,9 @@ from judges.sandbox.collect import Collector
 from judges.sandbox.messages import Ended, Job, Limits, Outcome, Refused, Started
 from judges.sandbox.zygote import report, warm_up
 
+FIRST_USER, USERS = 60_706, 478
+"""User ids of the slots, as the limit on threads counts a user's in all containers.  systemd's table of user ids leaves
+them to nobody, and engines that map users into a namespace of 65,536 have them."""
 LENGTH = struct.Struct("!I")
 _ABOVE = 200
 _SEED = 42
@@ -49,7 +53,7 @@ class Ready(msgspec.Struct, frozen=True):
 
 class Order(msgspec.Struct, frozen=True):
     slot: int
-    """Picks the processors."""
+    """Picks the program's user and its processors."""
     limits: Limits
     job: Job
 
@@ -80,7 +84,6 @@ def main() -> None:
     """Exits when the program has ended or the client is gone.  A failure of ours is a traceback on standard error."""
     assert os.getpid() == 1, "outside of a container this would end every process of its user"
     linux.prctl(linux.PR_SET_DUMPABLE, 0)
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # without a handler no signal from inside reaches process 1
     _tell(Ready(sources(), missing()))
     order = _order()
     _prepare(order.job.program)
@@ -188,17 +191,24 @@ def _take_descriptors(ends: Sequence[int]) -> None:
 def _contain(order: Order, readable: Sequence[str]) -> None:
     os.setsid()
     os.umask(0o077)
-    linux.prctl(linux.PR_SET_DUMPABLE, 1)  # its /proc/self is its own for one line
     limits.die_first_when_memory_is_short()
-    linux.prctl(linux.PR_SET_DUMPABLE, 0)
     limits.pin(_processors(order), limits.find_numerical_threads())
     limits.apply(order.limits, may_write=True, own_user=True)
+    _become(FIRST_USER + order.slot % USERS)
     linux.prctl(linux.PR_SET_NO_NEW_PRIVS, 1)
     if landlock.version() >= 1:
         writable = [os.devnull, namespaces.SCRATCH]
         landlock.restrict([*readable, "/proc/self", "/proc/cpuinfo", "/proc/meminfo"], writable)
     if seccomp.supported():
         seccomp.install()
+
+
+def _become(user: int) -> None:
+    os.setgroups([])
+    os.setresgid(user, user, user)
+    os.setresuid(user, user, user)
+    linux.keep_capabilities(0)
+    linux.prctl(linux.PR_SET_DUMPABLE, 0)
 
 
 def _processors(order: Order) -> list[int]:

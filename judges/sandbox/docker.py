@@ -30,18 +30,15 @@ from judges.sandbox.namespaces import SCRATCH
 
 DEFAULT_IMAGE = f"tttdd-judge:{metadata.version('tttdd')}"
 LABEL = "tttdd.judge"
+RIGHTS = ["KILL", "SETGID", "SETUID"]
+"""Of process 1, which gives the program another user.  The program has none."""
 ABANDONED_SECONDS = 120.0
 """A container that was made so long ago and never started lost its client in between."""
-_FIRST_USER, _USERS = 60_706, 478
-"""User ids of the slots, as the limit on threads counts a user's in all containers.  systemd's table of user ids leaves
-them to nobody, and engines that map users into a namespace of 65,536 have them."""
 _OVERHEAD_BYTES = 128 << 20
 """Process 1 with numpy and scipy."""
 _OVERHEAD_PROCESSES = 16
 _ENGINE_SECONDS = 60.0
 _END_SECONDS = 10.0
-_CONNECTIONS = 64
-"""Kept open for the next call; more are opened where needed."""
 _OUTPUT = b"\x01"
 """The engine's number of that stream; that of errors is 2."""
 _TAIL_BYTES = 1 << 12
@@ -154,13 +151,11 @@ class _Engine:
     def __init__(self, image: str, runtime: str | None) -> None:
         self._runtime = runtime
         try:
-            self.api: Any = (
-                importlib.import_module("docker")
-                .from_env(version="auto", timeout=_ENGINE_SECONDS, max_pool_size=_CONNECTIONS)
-                .api
-            )
+            client = importlib.import_module("docker").from_env(version="auto", timeout=_ENGINE_SECONDS)
         except _errors() as error:
             raise JudgeDied(f"no Docker engine answers: {error}") from None
+        self.api: Any = client.api
+        self.api.headers["Connection"] = "close"  # the SDK would keep one for each of the last URLs
         try:
             self.missing = self._examined(image)
         except BaseException:
@@ -179,7 +174,7 @@ class _Engine:
 
     def _probed(self, image: str) -> contained.Ready:
         try:
-            with self.container(_PROBE, 0) as container:
+            with self.container(_PROBE) as container:
                 ready = container.hear(contained.Ready, START_SECONDS)
             if ready.sources != contained.sources():
                 raise JudgeDied("it has other code than this daemon")
@@ -198,11 +193,10 @@ class _Engine:
                     self.api.remove_container(each["Id"], force=True)
 
     @contextmanager
-    def container(self, limits: Limits, slot: int) -> Generator[_Container]:
-        user = _FIRST_USER + slot % _USERS
+    def container(self, limits: Limits) -> Generator[_Container]:
         number: str = self.api.create_container(
             self._image,
-            user=f"{user}:{user}",
+            user="0:0",
             environment=ENVIRONMENT,
             labels={LABEL: ""},
             stdin_open=True,
@@ -228,6 +222,7 @@ class _Engine:
             pids_limit=limits.threads + _OVERHEAD_PROCESSES,
             nano_cpus=min(limits.cpus, self._processors) * 10**9,
             cap_drop=["ALL"],
+            cap_add=RIGHTS,
             security_opt=["no-new-privileges"],
             log_config={"type": "none", "config": {}},
             auto_remove=True,
@@ -309,7 +304,7 @@ class DockerSandbox:
         cancelled = Collector(order.limits, lambda: None).outcome("cancelled")
         if ticket.cancelled:
             return cancelled
-        with engine.container(order.limits, order.slot) as container:
+        with engine.container(order.limits) as container:
             with self._lock:
                 if ticket.cancelled:
                     return cancelled

@@ -8,6 +8,8 @@ import docker
 import pytest
 from hypothesis import HealthCheck, settings
 
+from judges.sandbox import AnySandbox, Level, made
+
 for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ[name] = "1"
 
@@ -23,3 +25,19 @@ def docker_engine() -> Iterator[Any]:
     client = docker.from_env(version="auto").api
     yield client
     client.close()
+
+
+@pytest.fixture(scope="module", params=["namespaces", "docker", "process"])
+def every_sandbox(request: pytest.FixtureRequest) -> Iterator[AnySandbox]:
+    """A sandbox of each level that this machine allows, started."""
+    level: Level = request.param
+    if level == "docker":
+        request.getfixturevalue("docker_engine")
+    sandbox = made(level)
+    try:
+        sandbox.start()
+        if sandbox.level != level:
+            pytest.skip(f"this machine allows no {level}: {sandbox.missing}")
+        yield sandbox
+    finally:
+        sandbox.close()

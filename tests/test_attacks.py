@@ -2,41 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 import psutil
 import pytest
 
 from judges.grader import Grader
-from judges.sandbox import AnySandbox, Entry, Level, Limits, made
+from judges.sandbox import AnySandbox, Entry, Limits
 from judges.verdict import Verdict
-from tests.attack_table import LEVELS, outcomes
+from tests.attack_table import outcomes
 from tests.attacks import ATTACKS
 
 MUTE = "def run(): return 1"
 LIMITS = Limits(wall_seconds=15.0, cpu_seconds=10)
 
 
-@pytest.fixture(scope="module", params=LEVELS)
-def sandbox(request: pytest.FixtureRequest) -> Iterator[AnySandbox]:
-    level: Level = request.param
-    if level == "docker":
-        request.getfixturevalue("docker_engine")
-    made_one = made(level)
-    made_one.start()
-    if made_one.level != level:
-        pytest.skip(f"this machine allows no {level}: {made_one.missing}")
-    yield made_one
-    made_one.close()
-
-
 @pytest.fixture(scope="module")
-def verdicts(sandbox: AnySandbox, tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Verdict]:
+def verdicts(every_sandbox: AnySandbox, tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Verdict]:
     secret = tmp_path_factory.mktemp("daemon") / "archive.sqlite3"
     secret.write_text("hunter2")
     secret.chmod(0o644)
     with Grader() as grader:
-        return outcomes(sandbox, grader, str(secret))
+        return outcomes(every_sandbox, grader, str(secret))
 
 
 @pytest.mark.parametrize("name", ATTACKS)
@@ -50,10 +37,12 @@ def test_what_programs_print_is_text_without_commands(verdicts: Mapping[str, Ver
     assert all(len(verdict.output) <= 2000 for verdict in verdicts.values())
 
 
-def test_no_process_is_left_and_the_next_program_runs(sandbox: AnySandbox, verdicts: Mapping[str, Verdict]) -> None:
+def test_no_process_is_left_and_the_next_program_runs(
+    every_sandbox: AnySandbox, verdicts: Mapping[str, Verdict]
+) -> None:
     assert verdicts
-    outcome = sandbox.run(MUTE, Entry("run"), LIMITS)
+    outcome = every_sandbox.run(MUTE, Entry("run"), LIMITS)
     assert (outcome.ending, outcome.result) == ("exited", b"R1")
-    pid = getattr(sandbox, "pid", None)
+    pid = getattr(every_sandbox, "pid", None)
     left = psutil.Process(pid).children(recursive=True) if pid else []
     assert psutil.wait_procs(left, timeout=5)[1] == []

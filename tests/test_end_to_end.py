@@ -125,7 +125,7 @@ def wait_for(condition: Callable[[], bool], what: str, seconds: float = 60) -> N
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, f"waited {seconds} s for {what}"
-        time.sleep(0.02)
+        time.sleep(0.05)  # each look costs the daemon a request
 
 
 @pytest.fixture

@@ -196,7 +196,7 @@ def test_long_step_functions_agree_with_the_direct_sum(seed: int, n: int) -> Non
 @pytest.mark.parametrize("name", ["autocorrelation_1", "autocorrelation_2"])
 def test_long_functions_agree_with_the_exact_value(name: str) -> None:
     for seed, n in enumerate((4097, 5000, 9001)):
-        verdict = grade(name, (np.random.default_rng(seed).random(n) ** 9).tolist())
+        verdict = grade(name, (np.random.default_rng(seed).random(n) ** 3).tolist())
         assert verdict.certificate["exact_agrees"] is True
         assert verdict.objective == pytest.approx(verdict.certificate["exact_objective"], rel=1e-13)
 

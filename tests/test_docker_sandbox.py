@@ -11,9 +11,11 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from errno import EACCES
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
+import docker.errors as docker_errors
 import pytest
 
 from judges.sandbox import Entry, JudgeDied, Limits, Outcome, contained, docker
@@ -44,6 +46,13 @@ def until(condition: Callable[[], Any], seconds: float = 20.0) -> Any:
 
 def containers(engine: Any, **filters: str) -> list[str]:
     return [each["Id"] for each in engine.containers(all=True, filters={"label": LABEL, **filters})]
+
+
+def runs_a_program(engine: Any, number: str) -> bool:
+    try:
+        return any(user.startswith("607") for user, *_ in engine.top(number, "-eo uid,pid")["Processes"] or [])
+    except docker_errors.APIError:  # it is gone
+        return False
 
 
 def in_background(action: Callable[[], Any]) -> threading.Thread:
@@ -112,9 +121,10 @@ def test_a_killed_client_leaves_no_container(docker_engine: Any) -> None:
         f"DockerSandbox().run({SPIN!r}, Entry('run'), Limits(wall_seconds=100.0, cpu_seconds=100))"
     )
     with subprocess.Popen([sys.executable, "-c", code]) as client:
-        until(lambda: containers(docker_engine, status="running"))
-        time.sleep(0.5)  # the program itself may run by now; it need not
-        client.kill()
+        try:
+            until(lambda: any(runs_a_program(docker_engine, number) for number in containers(docker_engine)))
+        finally:
+            client.kill()
     until(lambda: not containers(docker_engine))
 
 
@@ -137,6 +147,23 @@ def test_an_image_that_is_missing_or_stale_is_refused_with_the_command_that_buil
     monkeypatch.setattr(contained, "sources", lambda: "others")
     with pytest.raises(JudgeDied, match=f"other code than this daemon.*docker build -t {DEFAULT_IMAGE} /.*judges"):
         DockerSandbox().start()
+
+
+def test_an_image_that_is_built_anew_is_found_by_a_daemon_that_runs(docker_engine: Any) -> None:
+    def build(generation: int) -> None:
+        text = f"FROM {DEFAULT_IMAGE}\nLABEL generation={generation}\n"
+        list(docker_engine.build(fileobj=BytesIO(text.encode()), tag="tttdd-judge:test"))
+
+    build(1)
+    with DockerSandbox("tttdd-judge:test") as sandbox:
+        docker_engine.remove_image("tttdd-judge:test", force=True)
+        for words in ("No such image", "no judges' image"):
+            with pytest.raises(JudgeDied, match=words):
+                sandbox.run(MUTE, ENTRY, PATIENT)
+        build(2)
+        assert sandbox.run(MUTE, ENTRY, PATIENT).result == b"R1"
+    until(lambda: not containers(docker_engine))
+    docker_engine.remove_image("tttdd-judge:test")
 
 
 def test_a_runtime_that_the_engine_does_not_know_is_named(docker_engine: Any) -> None:

@@ -18,5 +18,6 @@ if __name__ == "__main__":
     Path(site.getsitepackages()[0], "tttdd.pth").write_text(f"{OURS}\n")
     compileall.compile_dir(str(OURS), quiet=1)
     SCRATCH.mkdir()
+    SCRATCH.chmod(0o1777)  # what is mounted there takes this over
     shutil.rmtree("/tmp", ignore_errors=True)
     Path("/tmp").symlink_to(SCRATCH)

@@ -18,9 +18,10 @@ from typing import Any
 import docker.errors as docker_errors
 import pytest
 
-from judges.sandbox import Entry, JudgeDied, Limits, Outcome, contained, docker
+from judges.sandbox import Entry, JudgeDied, Limits, Outcome, contained
 from judges.sandbox.client import ENVIRONMENT
-from judges.sandbox.docker import DEFAULT_IMAGE, LABEL, DockerSandbox
+from judges.sandbox.docker import DEFAULT_IMAGE, DockerSandbox
+from judges.sandbox.engine import LABEL, RIGHTS
 from tests.engine_line import EngineLine
 
 ENTRY = Entry("run")
@@ -85,7 +86,7 @@ def test_every_limit_is_the_engines_too(docker_engine: Any) -> None:
     host, own = found["HostConfig"], found["Config"]
     assert (host["NetworkMode"], host["IpcMode"], host["Runtime"]) == ("none", "none", "io.containerd.runc.v2")
     assert (host["ReadonlyRootfs"], host["AutoRemove"], host["LogConfig"]["Type"]) == (True, True, "none")
-    assert (host["CapDrop"], host["CapAdd"], host["Privileged"]) == (["ALL"], docker.RIGHTS, False)
+    assert (host["CapDrop"], host["CapAdd"], host["Privileged"]) == (["ALL"], RIGHTS, False)
     assert host["SecurityOpt"] == ["no-new-privileges"]
     assert PATIENT.memory_bytes < host["Memory"] == host["MemorySwap"] < PATIENT.memory_bytes + (256 << 20)
     assert (host["NanoCpus"], host["PidsLimit"]) == (10**9, PATIENT.threads + 16)
@@ -134,7 +135,7 @@ def test_what_a_client_made_and_never_started_is_swept_by_the_next(
     docker_engine.create_container(DEFAULT_IMAGE, labels={LABEL: ""})
     with DockerSandbox():
         assert containers(docker_engine, status="created"), "it may be about to start"
-    monkeypatch.setattr(docker, "ABANDONED_SECONDS", -1.0)
+    monkeypatch.setattr("judges.sandbox.engine.ABANDONED_SECONDS", -1.0)
     with DockerSandbox():
         assert not containers(docker_engine, status="created")
 

@@ -65,7 +65,7 @@ def _contained(launch: Launch, containment: Containment) -> Job:
     """What to run, once there is no way back."""
     try:
         _contain(launch, containment)
-    except OSError as error:
+    except (OSError, ValueError) as error:  # ValueError: a limit that may not be set
         os.write(STATUS, msgspec.json.encode(Refused(f"cannot contain a program: {error}")) + b"\n")
         os._exit(1)
     job = msgspec.msgpack.decode(os.pread(JOB, os.fstat(JOB).st_size, 0), type=Job)

@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import psutil
@@ -70,6 +71,19 @@ def test_a_child_that_leaves_session_and_parent_does_not_outlive_the_program(san
         "  os._exit(0)\n time.sleep(0.5)\n return 1"
     )
     assert sandbox.run(program, ENTRY, LIMITS).result == b"R1"
+
+
+def test_programs_that_can_open_sockets_share_no_network(sandbox: Sandbox) -> None:
+    """Else two of them could talk by an abstract socket."""
+    program = (
+        "import ctypes, os, time\nctypes.CDLL(None).prctl(4, 1, 0, 0, 0)\ndef run():\n time.sleep(0.7)\n"
+        " return int(os.readlink('/proc/self/ns/net')[5:-1])"
+    )
+    with ThreadPoolExecutor(2) as pool:
+        runs = [pool.submit(sandbox.run, program, ENTRY, LIMITS) for _ in range(2)]
+        spaces = {run.result().result for run in runs}
+    assert all(space.startswith(b"R4") for space in spaces), spaces
+    assert len(spaces) == (2 if sandbox.level == "namespaces" else 1)
 
 
 def test_the_tree_of_a_process_holds_its_childrens_memory() -> None:

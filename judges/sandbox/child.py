@@ -30,6 +30,8 @@ JOB, RESULT, STATUS, GROUP = 10, 11, 12, 13
 _ABOVE = 200
 _TRACEBACK_FRAMES = 20
 _NAME = "<program>"
+_decoder = msgspec.msgpack.Decoder(Job)
+"""Made once, when the zygote starts."""
 
 
 class Containment(msgspec.Struct, frozen=True):
@@ -68,7 +70,7 @@ def _contained(launch: Launch, containment: Containment) -> Job:
     except (OSError, ValueError) as error:  # ValueError: a limit that may not be set
         os.write(STATUS, msgspec.json.encode(Refused(f"cannot contain a program: {error}")) + b"\n")
         os._exit(1)
-    job = msgspec.msgpack.decode(os.pread(JOB, os.fstat(JOB).st_size, 0), type=Job)
+    job = _decoder.decode(os.pread(JOB, os.fstat(JOB).st_size, 0))
     os.close(STATUS)
     os.close(JOB)
     return job

@@ -131,9 +131,8 @@ def supported() -> bool:
 
 def install() -> None:
     """Filter this process for good.  Needs no_new_privs.  Raises OSError where the kernel has no seccomp."""
-    program = _program(linux.MACHINE)
-    buffer = ctypes.create_string_buffer(program, len(program))
-    header = struct.pack("HxxxxxxQ", len(program) // 8, ctypes.addressof(buffer))
+    buffer = ctypes.create_string_buffer(_PROGRAM, len(_PROGRAM))
+    header = struct.pack("HxxxxxxQ", len(_PROGRAM) // 8, ctypes.addressof(buffer))
     done = linux.libc.prctl(linux.PR_SET_SECCOMP, ctypes.c_ulong(_SECCOMP_MODE_FILTER), header, 0, 0)
     linux.checked(done, "seccomp")
 
@@ -171,3 +170,7 @@ def _unless(number: int, argument: int, allowed: tuple[int, int, int, int]) -> l
         (_RETURN, 0, 0, _ERRNO | errno.EPERM),
         (_LOAD, 0, 0, _NUMBER),
     ]
+
+
+_PROGRAM = _program(linux.MACHINE) if supported() else b""
+"""Made once, when the zygote starts."""

@@ -106,8 +106,8 @@ class Zygote:
         report(status, Started(started, pid))
 
     def _clone(self) -> int:
-        owner = self._containment.owner
-        return os.fork() if owner is None else namespaces.clone_child(owner)
+        owner, seccomp_is_on = self._containment.owner, self._containment.seccomp
+        return os.fork() if owner is None else namespaces.clone_child(owner, own_network=not seccomp_is_on)
 
     def _kill(self, pid: int) -> None:
         """In namespaces the child is process 1 of its own: all others end with it.  Else its session is all."""

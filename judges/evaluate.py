@@ -129,7 +129,7 @@ def _ended(outcome: Outcome, limits: Limits) -> tuple[Reason, str] | None:
 
 def _signalled(number: int, outcome: Outcome, limits: Limits) -> tuple[Reason, str]:
     if outcome.out_of_memory:
-        return "memory", "the system killed it because memory ran out"
+        return "memory", "it was killed because memory ran out"
     if number in (signal.SIGKILL, signal.SIGXCPU) and outcome.cpu_seconds >= _NEARLY * limits.cpu_seconds:
         return "timeout", f"it used more than {limits.cpu_seconds} s of processor time and was killed"
     if number == signal.SIGKILL:

@@ -1,4 +1,7 @@
-"""One thread for numpy and torch in every test and every process it starts: CI has two cores and many processes."""
+"""One thread for numpy and torch in every test and every process it starts: CI has two cores and many processes.
+
+Two processes run the tests side by side (pytest-xdist): about half of the time a test waits for processes of its own.
+"""
 
 import os
 from collections.abc import Iterator
@@ -15,6 +18,15 @@ for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
 
 settings.register_profile("busy machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("busy machine")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What shares an engine or a module's fixtures stays on one of the two processes that run the tests."""
+    for item in items:
+        parameters = getattr(getattr(item, "callspec", None), "params", {})
+        level = parameters.get("every_sandbox", "")
+        docker = level == "docker" or "docker_engine" in getattr(item, "fixturenames", ())
+        item.add_marker(pytest.mark.xdist_group("docker" if docker else f"{item.path.stem} {level}"))
 
 
 @pytest.fixture(scope="session")

@@ -13,6 +13,7 @@ import time
 from argparse import Namespace
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -195,13 +196,14 @@ def test_why_a_run_does_not_go_on_is_told_once_and_in_full(served: Served, capsy
 
 
 def test_an_interrupted_watch_is_exit_status_130_and_says_that_the_run_goes_on(served: Served) -> None:
-    watching = subprocess.Popen([sys.executable, "-m", "tttctl", "watch", "first"], stderr=subprocess.PIPE)
-    assert watching.stderr is not None
-    watching.stderr.readline()
-    watching.send_signal(signal.SIGINT)
-    assert watching.wait(60) == 130
-    assert b"tttctl watch first" in watching.stderr.read()
-    watching.stderr.close()
+    heard = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)  # tests that run in the background ignore it
+    command = [sys.executable, "-m", "tttctl", "watch", "first"]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, preexec_fn=heard) as watching:
+        assert watching.stderr is not None
+        watching.stderr.readline()
+        watching.send_signal(signal.SIGINT)
+        assert watching.wait(60) == 130
+        assert b"tttctl watch first" in watching.stderr.read()
 
 
 HOSTILE = "\x1b]0;owned\x07 \x9b31m \u202egnp\x7f \r\x08"

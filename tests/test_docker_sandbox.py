@@ -179,7 +179,7 @@ def test_a_container_killed_by_others_is_no_fault_of_the_program(sandbox: Docker
     assert sandbox.run(MUTE, ENTRY, PATIENT).result == b"R1"
 
 
-@pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")  # the SDK's, when nobody answers
+@pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")  # the SDK's sockets and files, when nobody answers
 def test_an_engine_that_stops_is_told_and_used_again_when_it_is_back(
     docker_engine: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

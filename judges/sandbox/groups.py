@@ -44,7 +44,8 @@ class Group:
         """Kill what is left in it and take it away.  Whether the kernel has killed for its memory limit."""
         os.close(self.entrance)
         out_of_memory = self._oom_kills() > 0
-        (self._folder / "cgroup.kill").write_text("1")
+        with suppress(OSError):  # Linux before 5.14: then a process namespace or the watcher does it
+            (self._folder / "cgroup.kill").write_text("1")
         for _ in range(_ROUNDS):
             with suppress(OSError):  # what was killed has not ended yet
                 self._folder.rmdir()

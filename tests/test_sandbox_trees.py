@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -174,6 +174,13 @@ def hierarchy() -> Iterator[Path]:
             folder.rmdir()
 
 
+def until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 10
+    while not condition():
+        assert time.monotonic() < deadline, "it never came"
+        time.sleep(0.02)
+
+
 @pytest.mark.parametrize("level", ["namespaces", "process"])
 def test_programs_run_in_groups_of_their_own_which_end_with_them(
     hierarchy: Path, monkeypatch: pytest.MonkeyPatch, level: str
@@ -192,7 +199,9 @@ def test_programs_run_in_groups_of_their_own_which_end_with_them(
         threading.Timer(0.6, look).start()
         assert sandbox.run(program, ENTRY, LIMITS).result == b"R1"
         assert len(seen) == 2 and sandbox.pid not in seen
-        assert not folder.exists() and not any(map(psutil.pid_exists, seen))
+        until(lambda: not any(map(psutil.pid_exists, seen)))
+        assert sandbox.run("def run(): return 2", ENTRY, LIMITS).result == b"R2"
+        until(lambda: not folder.exists())
 
 
 def test_our_own_processes_make_room_in_a_group_that_is_divided(hierarchy: Path) -> None:

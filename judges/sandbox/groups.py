@@ -1,15 +1,15 @@
 """Control groups (cgroup v2), where a delegated one is found: the kernel's limits on a program's whole tree.
 
     unit's group, delegated -> daemon/  (every process of ours: a group with limits below it may hold none itself)
-                            -> judges/ZYGOTE-SLOT/  memory.max, memory.swap.max, pids.max; joined by the child itself
+                            -> judges/ZYGOTE-NUMBER/  memory.max, memory.swap.max, pids.max; joined by the child itself
 
 Source: the kernel's cgroup-v2 documentation; systemd marks what it delegates with an extended attribute.
 """
 
 from __future__ import annotations
 
+import itertools
 import os
-import time
 from contextlib import suppress
 from pathlib import Path
 
@@ -19,7 +19,7 @@ _WANTED = {"memory", "pids"}
 _MARKS = ("user.delegate", "trusted.delegate")
 _OURS = "daemon"
 _ROUNDS = 100
-"""For processes that fork while they are moved, and for a killed group to be empty."""
+"""For processes that fork while they are moved."""
 
 
 class Group:
@@ -41,17 +41,18 @@ class Group:
         """The child writes 0 to it, and is inside."""
 
     def end(self) -> bool:
-        """Kill what is left in it and take it away.  Whether the kernel has killed for its memory limit."""
+        """Kill what is left in it.  Whether the kernel has killed for its memory limit."""
         os.close(self.entrance)
         out_of_memory = self._oom_kills() > 0
         with suppress(OSError):  # Linux before 5.14: then a process namespace or the watcher does it
             (self._folder / "cgroup.kill").write_text("1")
-        for _ in range(_ROUNDS):
-            with suppress(OSError):  # what was killed has not ended yet
-                self._folder.rmdir()
-                break
-            time.sleep(0.001)
         return out_of_memory
+
+    def removed(self) -> bool:
+        """Not as long as what was killed has not ended."""
+        with suppress(OSError):
+            self._folder.rmdir()
+        return not self._folder.exists()
 
     def _oom_kills(self) -> int:
         with suppress(OSError):
@@ -74,9 +75,21 @@ class Groups:
             (group / "cgroup.subtree_control").write_text(" ".join(f"+{name}" for name in sorted(controllers)))
         # What this process can reach by no path, once it has a root of its own, it still reaches by this one.
         self._judges = Path(f"/proc/self/fd/{os.open(self._judges, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)}")
+        self._numbers = itertools.count()
+        self._ended: list[Group] = []
 
-    def make(self, slot: int, limits: Limits) -> Group:
-        return Group(self._judges / f"{os.getpid()}-{slot}", limits)
+    def make(self, limits: Limits) -> Group:
+        return Group(self._judges / f"{os.getpid()}-{next(self._numbers)}", limits)
+
+    def end(self, group: Group) -> bool:
+        """As Group.end; it is taken away now or by a later `sweep`."""
+        self._ended.append(group)
+        out_of_memory = group.end()
+        self.sweep()
+        return out_of_memory
+
+    def sweep(self) -> None:
+        self._ended = [group for group in self._ended if not group.removed()]
 
 
 def found(mount: Path = Path("/sys/fs/cgroup"), own: Path = Path("/proc/self/cgroup")) -> Groups | None:

@@ -91,11 +91,10 @@ class Zygote:
         started = time.monotonic()
         group: Group | None = None
         try:
-            group = self._groups and self._groups.make(launch.slot, launch.limits)
+            group = self._groups and self._groups.make(launch.limits)
             pid = self._clone()
         except OSError as error:
-            if group:
-                group.end()
+            self._out_of_memory(group)
             report(status, Refused(f"cannot start a child: {error}"))
             _close(descriptors)
             return
@@ -122,8 +121,19 @@ class Zygote:
                 _, status, usage = os.wait4(ended.si_pid, 0)
                 if running := self._running.pop(ended.si_pid, None):
                     self._end_strays()
-                    report(running.status, _ended(running, status, usage))
+                    report(running.status, self._ended(running, status, usage))
                     os.close(running.status)
+
+    def _ended(self, running: Running, status: int, usage: resource.struct_rusage) -> Ended:
+        at = time.monotonic()
+        killed = os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL
+        short = self._out_of_memory(running.group) if running.group else oom_kills() > running.oom_kills
+        out_of_memory = running.over or (killed and short)
+        return Ended(at, status, usage.ru_utime + usage.ru_stime, usage.ru_maxrss * 1024, out_of_memory)
+
+    def _out_of_memory(self, group: Group | None) -> bool:
+        """Whether the kernel killed in a program's group, which ends with this."""
+        return bool(self._groups and group and self._groups.end(group))
 
     def _watch(self) -> None:
         self._watch_at = time.monotonic() + WATCH_SECONDS
@@ -132,6 +142,8 @@ class Zygote:
                 running.over = True
                 for each in tree.processes(pid):
                     self._kill(each)
+        if self._groups:
+            self._groups.sweep()
         self._end_strays()
 
     def _end_strays(self) -> None:
@@ -139,14 +151,6 @@ class Zygote:
         if self._containment.owner is None:
             for stray in set(tree.children(os.getpid())) - set(self._running):
                 self._kill(stray)
-
-
-def _ended(running: Running, status: int, usage: resource.struct_rusage) -> Ended:
-    at = time.monotonic()
-    killed = os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL
-    of_group = running.group.end() if running.group else oom_kills() > running.oom_kills
-    out_of_memory = running.over or (killed and of_group)
-    return Ended(at, status, usage.ru_utime + usage.ru_stime, usage.ru_maxrss * 1024, out_of_memory)
 
 
 def oom_kills() -> int:

@@ -10,24 +10,30 @@ from typing import Any
 import docker
 import pytest
 from hypothesis import HealthCheck, settings
+from xdist.scheduler import LoadScopeScheduling
 
 from judges.sandbox import AnySandbox, Level, made
 
 for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ[name] = "1"
 
+LEVELS: tuple[Level, ...] = ("namespaces", "docker", "process")
+
 settings.register_profile("busy machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("busy machine")
 
 
-@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What shares an engine or a module's fixtures stays on one of the two processes that run the tests."""
-    for item in items:
-        parameters = getattr(getattr(item, "callspec", None), "params", {})
-        level = parameters.get("every_sandbox", "")
-        docker = level == "docker" or "docker_engine" in getattr(item, "fixturenames", ())
-        item.add_marker(pytest.mark.xdist_group("docker" if docker else f"{item.path.stem} {level}"))
+class BySharedThings(LoadScopeScheduling):
+    """What shares a module's fixtures, or the Docker engine, stays on one of the two processes that run the tests."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        module, _, test = nodeid.partition("::")
+        level = next((level for level in LEVELS if f"[{level}" in test), "")
+        return "docker" if level == "docker" or "docker" in module else f"{module} {level}"
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling:
+    return BySharedThings(config, log)
 
 
 @pytest.fixture(scope="session")
@@ -40,7 +46,7 @@ def docker_engine() -> Iterator[Any]:
     client.close()
 
 
-@pytest.fixture(scope="module", params=["namespaces", "docker", "process"])
+@pytest.fixture(scope="module", params=LEVELS)
 def every_sandbox(request: pytest.FixtureRequest) -> Iterator[AnySandbox]:
     """A sandbox of each level that this machine allows, started."""
     level: Level = request.param

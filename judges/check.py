@@ -28,6 +28,7 @@ from judges.task import REGION_OPEN, Task, TaskError
 from judges.verdict import Reason, Verdict
 
 EXAMPLES = "examples.json"
+BETTER = "would be as good; give valid programs more, for instance 1 / x where lower is better"
 TOLERANCE = 1e-9
 """Relative where the value is above 1."""
 
@@ -131,7 +132,9 @@ def _examples(file: Path) -> list[Example]:
         found = msgspec.convert(json.loads(file.read_text()), list[Example])
     except json.JSONDecodeError as error:
         raise TaskError(f"not valid JSON: {error.msg}", file, error.lineno) from None
-    except (msgspec.ValidationError, OSError, UnicodeDecodeError) as error:
+    except RecursionError:
+        raise TaskError("nested too deeply", file) from None
+    except (msgspec.ValidationError, OSError, ValueError) as error:
         raise TaskError(str(error), file) from None
     for number, example in enumerate(found, 1):
         given = {name for name in example.__struct_fields__ if getattr(example, name) is not UNSET} - {"why"}
@@ -175,6 +178,9 @@ class _Trial:
             self._fault("starter", f"is rejected: {self.verdict.reason}: {self.verdict.detail}")
         elif self.verdict.objective is None:
             self._fault("judge.py", "its verdict on the starter is valid but has no objective")
+        elif self.verdict.reward <= 0:
+            worth = f"rewards the starter with {self.verdict.reward:g}: a rejection, worth 0, {BETTER}"
+            self._fault("judge.py", worth)
 
     def _compare(self, judge: Evaluator, number: int, example: Example) -> None:
         if example.call is not UNSET:
@@ -198,7 +204,10 @@ class _Trial:
             return [False, f"it ended without a result ({outcome.ending})"]
         if outcome.result.startswith(b"E"):
             return [False, msgspec.json.decode(outcome.result[1:], type=Failure).detail]
-        return json.loads(outcome.result[1:])
+        try:
+            return json.loads(outcome.result[1:])
+        except ValueError:
+            return [False, "it wrote something of its own in place of a result"]
 
     def _judge_failed(self, text: str) -> None:
         lines = re.findall(rf'{re.escape(str(self._task.judge))}", line (\d+)', text)

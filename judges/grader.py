@@ -34,7 +34,7 @@ from judges.sandbox.client import ENVIRONMENT, STOP_SECONDS
 from judges.sandbox.messages import JudgeDied
 from judges.verdict import Verdict
 
-SECONDS = 60.0
+SECONDS = 20.0
 """For one artifact, besides the process's own start."""
 START_SECONDS = 60.0
 MEMORY_BYTES = 4 << 30
@@ -96,7 +96,7 @@ class Grader:
             line = self._started()
             try:
                 self._wait_until_ready(line)
-                line.sendall(_frame(_Ask(str(judge), artifact)))
+                self._ask(line, _Ask(str(judge), artifact))
                 answer = _receive(line, self._seconds)
             except TimeoutError:
                 self._end(kill=True)
@@ -107,6 +107,15 @@ class Grader:
         if answer.verdict is None:
             raise GraderFailed(f"{judge} raised an exception:\n{answer.error}")
         return answer.verdict
+
+    def _ask(self, line: socket.socket, ask: _Ask) -> None:
+        line.settimeout(self._seconds)
+        try:
+            line.sendall(_frame(ask))
+        except TimeoutError:
+            raise EOFError from None
+        finally:
+            line.settimeout(None)
 
     def _wait_until_ready(self, line: socket.socket) -> None:
         if not self._ready:
@@ -206,7 +215,7 @@ def _answer(ask: _Ask) -> _Answer:
     except MemoryError:
         return _Answer(Verdict(valid=False, reason="memory", detail="grading it took too much memory"))
     except Exception:  # noqa: BLE001  any fault of a task's judge is told to its author
-        return _Answer(error=traceback.format_exc())
+        return _Answer(error=traceback.format_exc().encode("utf-8", "backslashreplace").decode())
 
 
 def _typed(verdict: object) -> Verdict:

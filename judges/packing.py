@@ -86,7 +86,9 @@ def _largest_scale(circles: list[Circle]) -> float:
         scale = math.nextafter(scale, 0)
     closest = min([*squares, Fraction(1)])
     if Fraction(scale) ** 2 > closest:
-        scale = math.sqrt(closest)
+        doublings = (closest.denominator.bit_length() - closest.numerator.bit_length()) // 2
+        near_1 = closest * 4**doublings  # whose float has all its bits, however small `closest` is
+        scale = math.ldexp(math.sqrt(near_1), -doublings)
         while Fraction(scale) ** 2 > closest:
             scale = math.nextafter(scale, 0)
     return scale

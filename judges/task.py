@@ -49,10 +49,10 @@ class Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
 
 
 class TaskLimits(Table, frozen=True, kw_only=True):
-    seconds: Positive
+    seconds: Annotated[float, Meta(gt=0, le=1e6)]
     """Time limit told to the program where no setting gives another."""
-    cpus: Count
-    memory_gib: Positive
+    cpus: Annotated[int, Meta(ge=1, le=4096)]
+    memory_gib: Annotated[float, Meta(ge=0.5, le=65536)]
 
 
 class Objective(Table, frozen=True, kw_only=True):

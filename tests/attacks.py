@@ -212,6 +212,19 @@ OUTSIDE: Sequence[Attack] = (
         "None if libc.syscall(425, 1, 0) < 0 else 1",
     ),
     tries(
+        "what is not its own, but for its contents",
+        f"os.chmod({SECRET!r}, 0o777) or 1",
+        f"os.utime({SECRET!r}) or 1",
+        f"os.setxattr({SECRET!r}, 'user.x', b'x') or 1",
+        "os.chmod('/scratch', 0o777) or 1",
+    ),
+    tries(
+        "more descriptors, locks and kernel memory",
+        "None if libc.syscall(436, 100, 200, 2) < 0 else 1",
+        "None if libc.syscall(444, None, 0, 1) < 0 else 1",
+        "None if libc.prctl(1, 0, 0, 0, 0) < 0 else 1",
+    ),
+    tries(
         "limits and processors",
         "os.sched_setaffinity(0, range(64)) or 1",
         "resource.setrlimit(resource.RLIMIT_AS, (-1, -1)) or 1",

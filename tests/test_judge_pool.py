@@ -53,6 +53,21 @@ def test_the_pool_starts_in_the_background_and_grades_every_program() -> None:
     judging(2, use)
 
 
+def test_a_pool_that_cannot_start_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(sandbox: Sandbox) -> None:
+        raise JudgeDied("no image: build it")
+
+    monkeypatch.setattr(Sandbox, "start", refused)
+
+    async def main() -> None:
+        async with JudgePool(1) as pool:
+            while pool.level == "starting":
+                await anyio.sleep(0.01)
+            assert (pool.level, pool.missing) == ("none", ["no image: build it"])
+
+    anyio.run(main)
+
+
 def test_waiting_for_a_place_costs_a_program_no_time() -> None:
     async def use(pool: JudgePool, judge: TaskJudge) -> None:
         verdicts: list[Verdict] = []

@@ -18,7 +18,7 @@ import psutil
 import pytest
 
 from judges.sandbox import AnySandbox, Entry, Limits, Outcome, Sandbox, Ticket
-from judges.sandbox.namespaces import SLOT_UID
+from judges.sandbox.namespaces import SLOT_UID, SLOT_UIDS
 
 ENTRY = Entry("run")
 LIMITS = Limits(
@@ -52,7 +52,7 @@ def nothing_survives(sandbox: AnySandbox) -> Iterator[None]:
 
 def processes_of_slots() -> list[int]:
     """Programs that no zygote watches any more; those of other sandboxes on this machine are not ours to judge."""
-    slots = range(SLOT_UID, SLOT_UID + 0x8000)
+    slots = range(SLOT_UID, SLOT_UID + SLOT_UIDS)
     programs = [each for each in psutil.process_iter(["uids"]) if (each.info["uids"] or [0])[0] in slots]
     return [program.pid for program in programs if not watched(program)]
 

@@ -5,16 +5,19 @@ from __future__ import annotations
 import os
 import resource
 import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import msgspec
 import psutil
 import pytest
 
-from judges.sandbox import Entry, JudgeDied, Limits, Sandbox, Ticket
+from judges.sandbox import Entry, JudgeDied, Level, Limits, Sandbox, Ticket
 from judges.sandbox.collect import Collector
 from judges.sandbox.messages import Ended, Started
 
@@ -84,6 +87,36 @@ def test_a_dead_zygote_is_told_and_replaced(sandbox: Sandbox) -> None:
         sandbox.run("while True: pass", ENTRY, PATIENT)
     assert len(children) == 1 and psutil.wait_procs(children, timeout=5)[1] == []
     assert sandbox.run(MUTE, ENTRY, PATIENT).result == b"R1"
+
+
+@pytest.mark.parametrize("end", ["close", "kill"])
+@pytest.mark.parametrize("level", ["namespaces", "process"])
+def test_no_program_outlives_its_zygote_however_that_ends_and_however_early(level: Level, end: str) -> None:
+    program = "import time\ntime.sleep(1000)"
+    for delay in (0.0, 0.002, 0.004, 0.3):
+        sandbox = Sandbox(level)
+        sandbox.start()
+        assert sandbox.pid is not None
+        zygote = psutil.Process(sandbox.pid)
+        with ThreadPoolExecutor(3) as pool:
+            runs = [pool.submit(sandbox.run, program, ENTRY, PATIENT) for _ in range(3)]
+            while not (children := zygote.children()):
+                time.sleep(0.001)
+            time.sleep(delay)
+            children = zygote.children() or children
+            sandbox.close() if end == "close" else zygote.kill()
+            assert all(isinstance(run.exception(), JudgeDied) for run in runs)
+        sandbox.close()
+        assert psutil.wait_procs(children, timeout=5)[1] == []
+
+
+def test_few_descriptors_are_no_fault_of_the_program(sandbox: Sandbox) -> None:
+    code = (
+        "from judges.sandbox import *\nwith Sandbox() as sandbox:\n"
+        f" print(sandbox.run({MUTE!r}, Entry('run'), Limits(wall_seconds=15.0, cpu_seconds=10)).result)"
+    )
+    command = ["/bin/sh", "-c", 'ulimit -Sn 64 && exec "$@"', "sh", sys.executable, "-c", code]
+    assert subprocess.check_output(command, timeout=60) == b"b'R1'\n"
 
 
 def test_a_zygote_that_does_not_answer_is_told_and_replaced(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -150,6 +150,12 @@ def test_all_that_goes_wrong_in_one_check_is_told_at_once(folder: Path) -> None:
             "judge.py:19: : raised an exception, which would end a run: ZeroDivisionError: division by zero",
         ),
         ("judge.py", "reward=distance", "reward=float('nan')", "reward or objective is not a finite number"),
+        (
+            "judge.py",
+            "reward=distance",
+            "reward=-distance",
+            "judge.py:None: : rewards the starter with -0.3: a rejection",
+        ),
         ("judge.py", ", objective=distance", "", "judge.py:None: : its verdict on the starter is valid but has no obj"),
         (
             "helpers.py",

@@ -326,6 +326,14 @@ def test_the_certificate_measures_what_lives_on_slack(n: int) -> None:
     assert verdict.certificate["sum_after_shrink"] < verdict.reward
 
 
+def test_circles_closer_than_any_square_of_a_float_can_tell_are_certified_at_once() -> None:
+    circles = [[1e-170, 1e-170, 5e-13], [1e-170 + 1.75e-174, 1e-170, 5e-13], *[[0.5, 0.5, 0.0]] * 24]
+    begun = time.process_time()
+    verdict = grade("circle_packing_26", packing(circles))
+    assert time.process_time() - begun < 2
+    assert verdict.valid is False or verdict.certificate["feasible_at_zero_slack"] is False
+
+
 @pytest.mark.parametrize(("n", "record"), [(26, 2.635983085), (32, 2.9395727713)])
 def test_a_sum_above_the_record_is_marked_as_tolerance_exploitation(n: int, record: float) -> None:
     assert record == judge(f"circle_packing_{n}").BEST_KNOWN

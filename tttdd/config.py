@@ -128,7 +128,7 @@ class Judges(Table, frozen=True):
     """Of judges/Dockerfile; default: the one named after this version."""
     docker_runtime: str | None = None
     """An OCI runtime that the engine knows, for instance gVisor's "runsc"; default: the engine's own."""
-    time_limit: PositiveFloat | None = None
+    time_limit: Annotated[float, Meta(gt=0, le=1e6)] | None = None
     """Seconds told to the model, given as budget_s and enforced (at 1.1 times); default: the task's."""
 
 

@@ -188,9 +188,9 @@ class Current(msgspec.Struct, frozen=True, kw_only=True):
 
 class JudgesInfo(msgspec.Struct, frozen=True, kw_only=True):
     level: str
-    """Containment in force: namespaces or process; `starting` until the judges are ready."""
+    """Containment in force: namespaces, docker or process; `starting` until ready, `none` if it cannot start."""
     missing: list[str] = []
-    """What that level does not contain on this machine."""
+    """What that level does not contain on this machine, or why it cannot start."""
     parallel: int
 
 

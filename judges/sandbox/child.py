@@ -14,11 +14,13 @@ import json
 import linecache
 import os
 import resource
+import select
 import signal
 import sys
 import traceback
 import types
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any, NoReturn, cast
 
 import msgspec
@@ -26,7 +28,7 @@ import msgspec
 from judges.sandbox import landlock, limits, linux, namespaces, seccomp
 from judges.sandbox.messages import Entry, Failure, Job, Launch, Refused
 
-JOB, RESULT, STATUS, GROUP = 10, 11, 12, 13
+JOB, RESULT, STATUS, PARENT, GROUP = 10, 11, 12, 13, 14
 _ABOVE = 200
 _TRACEBACK_FRAMES = 20
 _NAME = "<program>"
@@ -53,22 +55,25 @@ class Containment(msgspec.Struct, frozen=True):
 
 
 def main(launch: Launch, descriptors: Sequence[int], containment: Containment) -> NoReturn:
-    """`descriptors`: job, result, output, status, and where there is one the entrance of a control group.  Whatever
-    happens, this process ends here."""
+    """`descriptors`: job, result, output, status, the zygote's pidfd, and where there is one the entrance of a control
+    group.  Whatever happens, this process ends here."""
     try:
-        _take_descriptors(descriptors)
-        job = _contained(launch, containment)
+        linux.prctl(linux.PR_SET_PDEATHSIG, signal.SIGKILL)
+        job = _contained(launch, containment, descriptors)
         os._exit(run(job))
     finally:  # a program's exception can fail in its own __str__
         os._exit(1)
 
 
-def _contained(launch: Launch, containment: Containment) -> Job:
+def _contained(launch: Launch, containment: Containment, descriptors: Sequence[int]) -> Job:
     """What to run, once there is no way back."""
+    status = descriptors[3]
     try:
+        _take_descriptors(descriptors)
+        status = STATUS
         _contain(launch, containment)
-    except (OSError, ValueError) as error:  # ValueError: a limit that may not be set
-        os.write(STATUS, msgspec.json.encode(Refused(f"cannot contain a program: {error}")) + b"\n")
+    except BaseException as error:  # noqa: BLE001  whatever fails before the program runs is ours
+        report(status, Refused(f"cannot contain a program: {type(error).__name__}: {error}"))
         os._exit(1)
     job = _decoder.decode(os.pread(JOB, os.fstat(JOB).st_size, 0))
     os.close(STATUS)
@@ -76,11 +81,17 @@ def _contained(launch: Launch, containment: Containment) -> Job:
     return job
 
 
+def report(status: int, message: msgspec.Struct) -> None:
+    """One line for the client; it may have given up on this program."""
+    with suppress(BrokenPipeError):
+        os.write(status, msgspec.json.encode(message) + b"\n")
+
+
 def _take_descriptors(descriptors: Sequence[int]) -> None:
     """Standard streams and fixed numbers; every other descriptor of the zygote is closed."""
     moved = [fcntl.fcntl(each, fcntl.F_DUPFD, _ABOVE) for each in descriptors]
     os.closerange(3, _ABOVE)
-    for source, target in zip(moved, (JOB, RESULT, 1, STATUS, GROUP), strict=False):
+    for source, target in zip(moved, (JOB, RESULT, 1, STATUS, PARENT, GROUP), strict=False):
         os.dup2(source, target)
     os.dup2(1, 2)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
@@ -102,13 +113,23 @@ def _contain(launch: Launch, containment: Containment) -> None:
     if containment.owner is not None:
         namespaces.settle(containment.owner, containment.ids, launch.limits.files_bytes)
     _limit_and_give_up_rights(launch, containment)
-    linux.prctl(linux.PR_SET_PDEATHSIG, signal.SIGKILL)  # a change of user clears it, so only now
+    linux.prctl(linux.PR_SET_PDEATHSIG, signal.SIGKILL)  # a change of user has cleared it
+    _end_without_parent()
     linux.prctl(linux.PR_SET_NO_NEW_PRIVS, 1)
     if containment.landlock:
         writable = [os.devnull, *([namespaces.SCRATCH] if containment.owner else [])]  # many silence prints with it
         landlock.restrict([*containment.readable, "/proc/self", "/proc/cpuinfo", "/proc/meminfo"], writable)
     if containment.seccomp:
         seccomp.install()
+
+
+def _end_without_parent() -> None:
+    """It may have ended before its death could have been a signal."""
+    parent = select.poll()
+    parent.register(PARENT, select.POLLIN)
+    if parent.poll(0):
+        os._exit(1)
+    os.close(PARENT)
 
 
 def _limit_and_give_up_rights(launch: Launch, containment: Containment) -> None:

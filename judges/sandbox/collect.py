@@ -161,7 +161,9 @@ class Collector:
 
     def _take_output(self, data: bytes) -> None:
         self._printed += len(data)
-        self._output = (self._output + data)[-2 * TAIL_BYTES :]
+        self._output += data
+        if len(self._output) > 8 * TAIL_BYTES:
+            del self._output[:-TAIL_BYTES]
         if self._printed > self._limits.output_bytes:
             self._end("output")
 

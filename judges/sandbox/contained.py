@@ -29,10 +29,11 @@ from typing import NoReturn
 import msgspec
 
 from judges.sandbox import child, landlock, limits, linux, namespaces, seccomp
+from judges.sandbox.child import report
 from judges.sandbox.client import ENVIRONMENT
 from judges.sandbox.collect import Collector
 from judges.sandbox.messages import Ended, Job, Limits, Outcome, Refused, Started
-from judges.sandbox.zygote import report, warm_up
+from judges.sandbox.zygote import warm_up
 
 FIRST_USER, USERS = 60_706, 478
 """User ids of the slots, as the limit on threads counts a user's in all containers.  systemd's table of user ids leaves

@@ -51,7 +51,8 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     threads: int = 64
     output_bytes: int = 4 << 20
     """What it may print before it is killed."""
-    result_bytes: int = 8 << 20
+    result_bytes: int = 2 << 20
+    """A hundred thousand numbers, written out; more would take long to grade."""
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):

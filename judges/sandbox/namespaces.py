@@ -24,6 +24,9 @@ Owner = Literal["root", "user"]
 
 SLOT_UID = 0x70000000
 """First user id of the slots: systemd's table of user ids leaves this range to nobody."""
+SLOT_UIDS = 0x8000000
+_FIRST_UID = SLOT_UID + os.getpid() % 0x8000 * 0x1000
+"""Of this zygote: the limit on threads counts a user's everywhere, also those of another zygote's programs."""
 
 SCRATCH = "/scratch"
 """A program's private writable folder.  Not /tmp itself: an interpreter can live below that."""
@@ -53,7 +56,7 @@ def users() -> bool:
 
 
 def become_user_of(slot: int) -> None:
-    user = SLOT_UID + slot
+    user = _FIRST_UID + slot
     os.setgroups([])
     os.setresgid(user, user, user)
     os.setresuid(user, user, user)

@@ -2,6 +2,7 @@
 
     wrong architecture -> kill;  denied call -> EPERM;  clone3 -> ENOSYS, so that libc falls back to clone;
     clone -> threads only;  prlimit -> on itself only;  fcntl -> no signal when a descriptor is ready
+    prctl -> not the signal of its parent's death;  close_range -> no flags
     anything else -> allowed
 
 Sources: linux/seccomp.h, linux/filter.h, the syscall tables of x86_64 and of the generic ABI (aarch64).
@@ -84,7 +85,29 @@ _DENIED: dict[str, tuple[int | None, int | None]] = {
     "mount_setattr": (442, 442),
     "name_to_handle_at": (303, 264),
     "open_by_handle_at": (304, 265),
+    # what is not its own: Landlock guards contents, not these
+    "chmod": (90, None),
+    "fchmod": (91, 52),
+    "fchmodat": (268, 53),
+    "fchmodat2": (452, 452),
+    "chown": (92, None),
+    "fchown": (93, 55),
+    "lchown": (94, None),
+    "fchownat": (260, 54),
+    "utime": (132, None),
+    "utimes": (235, None),
+    "futimesat": (261, None),
+    "utimensat": (280, 88),
+    "setxattr": (188, 5),
+    "lsetxattr": (189, 6),
+    "fsetxattr": (190, 7),
+    "removexattr": (197, 14),
+    "lremovexattr": (198, 15),
+    "fremovexattr": (199, 16),
     # its share of the machine
+    "landlock_create_ruleset": (444, 444),
+    "landlock_add_rule": (445, 445),
+    "landlock_restrict_self": (446, 446),
     "sched_setaffinity": (203, 122),
     "sched_setscheduler": (144, 119),
     "sched_setparam": (142, 118),
@@ -122,6 +145,7 @@ _DENIED: dict[str, tuple[int | None, int | None]] = {
     "syslog": (103, 116),
 }
 _CLONE, _CLONE3, _PRLIMIT, _FCNTL = (56, 220), (435, 435), (302, 261), (72, 25)
+_CLOSE_RANGE, _PRCTL = (436, 436), (157, 167)
 _F_SETOWN, _F_SETSIG, _F_SETOWN_EX = 8, 10, 15
 
 
@@ -154,6 +178,8 @@ def _program(machine: str) -> bytes:
     steps += [(_EQUAL, 0, 1, _CLONE3[column]), (_RETURN, 0, 0, _ERRNO | errno.ENOSYS)]
     steps += _unless(_CLONE[column], 0, (_ANY_BIT, 1, 0, _CLONE_THREAD))
     steps += _unless(_PRLIMIT[column], 0, (_EQUAL, 1, 0, 0))
+    steps += _unless(_CLOSE_RANGE[column], 2, (_EQUAL, 1, 0, 0))  # no table of descriptors for each thread
+    steps += _unless(_PRCTL[column], 0, (_EQUAL, 0, 1, linux.PR_SET_PDEATHSIG))  # it ends with its judge
     for command in (_F_SETOWN, _F_SETSIG, _F_SETOWN_EX):  # any signal to any process of its user
         steps += _unless(_FCNTL[column], 1, (_EQUAL, 0, 1, command))
     steps += [(_RETURN, 0, 0, _ALLOW)]

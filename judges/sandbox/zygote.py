@@ -26,7 +26,7 @@ import msgspec
 
 from judges.sandbox import child, groups, landlock, limits, linux, namespaces, seccomp, tree
 from judges.sandbox.groups import Group, Groups
-from judges.sandbox.messages import Ended, Hello, Kill, Launch, Refused, Report, Request, Started
+from judges.sandbox.messages import Ended, Hello, Kill, Launch, Refused, Request, Started
 
 DESCRIPTORS = 4
 PACKET_BYTES = 1 << 16
@@ -53,9 +53,20 @@ class Zygote:
         self._control, self._containment, self._groups = control, containment, groups
         self._running: dict[int, Running] = {}
         self._watch_at = 0.0
+        self._pidfd = os.pidfd_open(os.getpid())
+        """By which a child sees that this process has ended."""
 
     def serve(self, parent: int) -> None:
-        """Until the client closes the socket or ends."""
+        """Until the client closes the socket or ends; then no program is left."""
+        try:
+            self._serve(parent)
+        finally:
+            for pid in self._running:
+                self._kill(pid)
+            for pid in self._running:  # its end is not told: it was not its own
+                os.waitpid(pid, 0)
+
+    def _serve(self, parent: int) -> None:
         woken, wake = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         signal.signal(signal.SIGCHLD, _wake)
         signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
@@ -95,14 +106,14 @@ class Zygote:
             pid = self._clone()
         except OSError as error:
             self._out_of_memory(group)
-            report(status, Refused(f"cannot start a child: {error}"))
+            child.report(status, Refused(f"cannot start a child: {error}"))
             _close(descriptors)
             return
         if pid == 0:
-            child.main(launch, [*descriptors, *([group.entrance] if group else [])], self._containment)
+            child.main(launch, [*descriptors, self._pidfd, *([group.entrance] if group else [])], self._containment)
         _close(descriptors[:-1])
         self._running[pid] = Running(launch.id, status, launch.limits.memory_bytes, kills, group)
-        report(status, Started(started, pid))
+        child.report(status, Started(started, pid))
 
     def _clone(self) -> int:
         owner, seccomp_is_on = self._containment.owner, self._containment.seccomp
@@ -121,7 +132,7 @@ class Zygote:
                 _, status, usage = os.wait4(ended.si_pid, 0)
                 if running := self._running.pop(ended.si_pid, None):
                     self._end_strays()
-                    report(running.status, self._ended(running, status, usage))
+                    child.report(running.status, self._ended(running, status, usage))
                     os.close(running.status)
 
     def _ended(self, running: Running, status: int, usage: resource.struct_rusage) -> Ended:
@@ -164,11 +175,6 @@ def oom_kills() -> int:
 
 def _wake(number: int, frame: FrameType | None) -> None:
     """Python writes to the wake-up pipe only for signals that have a handler."""
-
-
-def report(status: int, message: Report) -> None:
-    with suppress(BrokenPipeError):  # the client gave up on this program
-        os.write(status, msgspec.json.encode(message) + b"\n")
 
 
 def _close(descriptors: list[int]) -> None:
@@ -233,6 +239,8 @@ def main() -> None:
     watched = os.pidfd_open(int(parent))
     if os.getppid() != int(parent):
         return
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     warm_up()
     linux.prctl(linux.PR_SET_CHILD_SUBREAPER, 1)
     divided = groups.found()  # before the root that shows no control groups

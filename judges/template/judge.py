@@ -14,8 +14,8 @@ EXPECTED = "7 pairs of numbers"
 
 
 def grade(artifact: bytes) -> Verdict:
-    """Valid with a reward (finite, higher is better), or not valid with a reason.  An exception here is a fault of the
-    judge, not of the program, and ends the run."""
+    """Valid with a reward (finite, above 0, higher is better: 1 / x where lower is better), or not valid with a reason,
+    worth 0.  An exception here is a fault of the judge, not of the program, and ends the run."""
     try:
         points = decode(artifact, SHAPE, EXPECTED)  # NaN, infinities, booleans and text never get past this
     except Rejected as rejected:

@@ -39,6 +39,7 @@ class JudgePool:
 
     def __init__(self, parallel: int | None = None, sandbox: AnySandbox | None = None) -> None:
         self._parallel = parallel
+        self._failure = ""
         self._sandbox, self._grader = sandbox or Sandbox(), Grader()
 
     async def __aenter__(self) -> Self:
@@ -59,13 +60,13 @@ class JudgePool:
 
     @property
     def level(self) -> str:
-        """Containment in force; `starting` until the zygote is ready."""
-        return self._sandbox.level or "starting"
+        """Containment in force; `starting` until it is ready, `none` where it could not start."""
+        return self._sandbox.level or ("none" if self._failure else "starting")
 
     @property
     def missing(self) -> list[str]:
-        """What that level does not contain on this machine."""
-        return self._sandbox.missing
+        """What that level does not contain on this machine, or why no program can be judged."""
+        return self._sandbox.missing or ([self._failure] if self._failure and not self._sandbox.level else [])
 
     @property
     def parallel(self) -> int:
@@ -87,7 +88,9 @@ class JudgePool:
             await anyio.to_thread.run_sync(self._grader.start)
             await anyio.to_thread.run_sync(self._sandbox.start, abandon_on_cancel=True)
         except JudgeDied as error:
+            self._failure = str(error)
             _log.warning("the judges do not start: %s", error)
+            return
         for lack in self.missing:
             _log.warning("judges at level %s: %s", self.level, lack)
 
@@ -138,5 +141,6 @@ class TaskJudge:
         try:
             return await anyio.to_thread.run_sync(grade, abandon_on_cancel=True, limiter=anyio.CapacityLimiter(1))
         except anyio.get_cancelled_exc_class():
-            self._evaluator.cancel(ticket)
+            with anyio.CancelScope(shield=True):  # a thread: a stopped zygote must not stop the event loop
+                await anyio.to_thread.run_sync(self._evaluator.cancel, ticket, limiter=anyio.CapacityLimiter(1))
             raise

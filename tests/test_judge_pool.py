@@ -260,6 +260,16 @@ def test_closing_a_grader_does_not_wait_for_the_artifact_in_its_hands(tmp_path: 
     assert time.monotonic() - begun < 20
 
 
+def test_a_grader_that_reads_nothing_holds_nobody_up_for_ever() -> None:
+    with Grader(seconds=1.0) as grader:
+        assert grader.grade(ERDOS.judge, b"[[1, 0], 1, 2]").objective == 1
+        [process] = [each for each in psutil.Process().children() if "judges.grader" in each.cmdline()]
+        process.suspend()
+        with pytest.raises(JudgeDied):
+            grader.grade(ERDOS.judge, b" " * (8 << 20))
+        assert grader.grade(ERDOS.judge, b"[[1, 0], 1, 2]").objective == 1
+
+
 @pytest.mark.parametrize("number", ["float('nan')", "float('inf')"])
 def test_a_reward_that_is_no_finite_number_is_none(tmp_path: Path, number: str) -> None:
     source = "from judges.verdict import Verdict\ndef grade(artifact): return Verdict(valid=True, reward={})\n"

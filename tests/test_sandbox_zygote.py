@@ -110,6 +110,14 @@ def test_no_program_outlives_its_zygote_however_that_ends_and_however_early(leve
         assert psutil.wait_procs(children, timeout=5)[1] == []
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="an ordinary user's programs have their user namespace instead")
+def test_programs_of_two_sandboxes_count_no_threads_together(sandbox: Sandbox) -> None:
+    program = "import os\ndef run(): return os.getuid()"
+    with Sandbox("process") as other:
+        users = {each.run(program, ENTRY, PATIENT).result for each in (sandbox, other)}
+    assert len(users) == 2
+
+
 def test_few_descriptors_are_no_fault_of_the_program(sandbox: Sandbox) -> None:
     code = (
         "from judges.sandbox import *\nwith Sandbox() as sandbox:\n"

@@ -30,8 +30,6 @@ REGION_OPEN, REGION_CLOSE = "⟦", "⟧"
 
 BUILT_IN = Path(__file__).parent / "tasks"
 
-Positive = Annotated[float, Meta(gt=0)]
-Count = Annotated[int, Meta(ge=1)]
 Name = Annotated[str, Meta(pattern=r"^[a-z][a-z0-9_]{0,63}$")]
 
 

@@ -26,8 +26,10 @@ from tttctl.__main__ import run as tttctl
 from tttctl.client import Client
 from tttctl.render import clean
 from tttctl.verbs import demo
+from tttctl.verbs.runs import _describe_daemon
 from tttctl.verbs.watch import Meter
 from tttdd import config, gpus, protocol
+from tttdd.protocol import JudgesInfo
 
 TASK = "erdos_min_overlap"
 
@@ -185,6 +187,20 @@ def test_watch_tells_each_committed_step_once(served: Served, capsys: pytest.Cap
     assert [line.split(":")[0] for line in lines] == ["step 1/2", "step 2/2"]
     assert "valid 50%" in lines[0]
     assert "KL 0.01" in lines[0]
+
+
+@pytest.mark.parametrize(
+    ("judges", "line"),
+    [
+        (JudgesInfo(level="docker", parallel=2, missing=["a", "b"]), "judges: docker, 2 at once (not contained: a; b)"),
+        (JudgesInfo(level="none", parallel=2, missing=["no image"]), "judges: cannot start: no image"),
+    ],
+)
+def test_the_status_says_what_contains_programs(
+    served: Served, capsys: pytest.CaptureFixture[str], judges: JudgesInfo, line: str
+) -> None:
+    _describe_daemon(msgspec.structs.replace(served.board.snapshot(), judges=judges))
+    assert line in capsys.readouterr().out.splitlines()
 
 
 def test_why_a_run_does_not_go_on_is_told_once_and_in_full(served: Served, capsys: pytest.CaptureFixture[str]) -> None:

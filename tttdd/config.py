@@ -19,7 +19,6 @@ import msgspec
 from msgspec import Meta
 
 Positive = Annotated[int, Meta(ge=1)]
-PositiveFloat = Annotated[float, Meta(gt=0)]
 Fraction = Annotated[float, Meta(gt=0, le=1)]
 Beta = Annotated[float, Meta(ge=0, lt=1)]
 
@@ -198,18 +197,13 @@ def faults(config: Config) -> Iterator[tuple[str, str]]:
     """Settings that cannot work together: the field and the rule it breaks, with the numbers."""
     grid, budget, context = config.grid, config.sampling.max_new_tokens, config.engine.context_length
     if grid.rollouts < 3:
-        yield (
-            "grid.rollouts",
-            f"{grid.rollouts} rollouts a group are too few: the entropic advantage needs at least 3; "
-            "set grid.rollouts to 3 or more",
-        )
+        few = f"{grid.rollouts} rollouts a group are too few: the entropic advantage needs at least 3"
+        yield "grid.rollouts", f"{few}; set grid.rollouts to 3 or more"
     if grid.groups * grid.rollouts > MAX_ROLLOUTS:
         yield "grid", f"{grid.groups} x {grid.rollouts} rollouts a step are too many; the limit is {MAX_ROLLOUTS}"
     if grid.groups >= config.search.max_nodes:
-        yield (
-            "search.max_nodes",
-            f"{config.search.max_nodes} nodes leave no room for a program beside the {grid.groups} seeds, one a group",
-        )
+        nodes = config.search.max_nodes
+        yield "search.max_nodes", f"{nodes} nodes leave no room for a program beside the {grid.groups} seeds"
     if budget >= context:
         yield (
             "sampling.max_new_tokens",
@@ -251,10 +245,8 @@ def _device_faults(config: Config) -> Iterator[tuple[str, str]]:
     if config.engine.backend == "sglang" and not config.engine.devices:
         yield "engine.devices", 'none is named: engine.backend = "sglang" needs at least one GPU, for instance [0]'
     if max(1, len(trainer.devices)) % trainer.tensor_parallel:
-        yield (
-            "trainer.tensor_parallel",
-            f"{trainer.tensor_parallel} does not divide the {len(trainer.devices)} GPUs of trainer.devices",
-        )
+        rule = f"{trainer.tensor_parallel} does not divide the {len(trainer.devices)} GPUs of trainer.devices"
+        yield "trainer.tensor_parallel", rule
 
 
 def device_fields(config: Config) -> dict[str, tuple[int, ...]]:

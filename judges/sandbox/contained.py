@@ -166,12 +166,14 @@ def _oom_kills() -> int:
 
 def _be_the_program(order: Order, ends: Sequence[int], readable: Sequence[str]) -> NoReturn:
     """In the new child, which ends here whatever happens."""
+    status = ends[2]
     try:
-        _take_descriptors(ends)
         try:
+            _take_descriptors(ends)
+            status = child.STATUS
             _contain(order, readable)
         except BaseException as error:  # noqa: BLE001  whatever it is, it is ours and not the program's
-            report(child.STATUS, Refused(f"cannot contain a program: {type(error).__name__}: {error}"))
+            report(status, Refused(f"cannot contain a program: {type(error).__name__}: {error}"))
             os._exit(1)
         os.close(child.STATUS)
         os._exit(child.run(order.job))
@@ -195,21 +197,15 @@ def _contain(order: Order, readable: Sequence[str]) -> None:
     limits.die_first_when_memory_is_short()
     limits.pin(_processors(order), limits.find_numerical_threads())
     limits.apply(order.limits, may_write=True, own_user=True)
-    _become(FIRST_USER + order.slot % USERS)
+    namespaces.become(FIRST_USER + order.slot % USERS)
+    linux.keep_capabilities(0)
+    linux.prctl(linux.PR_SET_DUMPABLE, 0)
     linux.prctl(linux.PR_SET_NO_NEW_PRIVS, 1)
     if landlock.version() >= 1:
         writable = [os.devnull, namespaces.SCRATCH]
         landlock.restrict([*readable, "/proc/self", "/proc/cpuinfo", "/proc/meminfo"], writable)
     if seccomp.supported():
         seccomp.install()
-
-
-def _become(user: int) -> None:
-    os.setgroups([])
-    os.setresgid(user, user, user)
-    os.setresuid(user, user, user)
-    linux.keep_capabilities(0)
-    linux.prctl(linux.PR_SET_DUMPABLE, 0)
 
 
 def _processors(order: Order) -> list[int]:

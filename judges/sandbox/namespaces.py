@@ -56,7 +56,11 @@ def users() -> bool:
 
 
 def become_user_of(slot: int) -> None:
-    user = _FIRST_UID + slot
+    become(_FIRST_UID + slot)
+
+
+def become(user: int) -> None:
+    """For good, with a group of the same number and no other."""
     os.setgroups([])
     os.setresgid(user, user, user)
     os.setresuid(user, user, user)

@@ -127,8 +127,11 @@ def _list(found: list[RunInfo]) -> None:
 def _describe_daemon(status: Status) -> None:
     paused = ", paused" if status.paused else ""
     say(f"tttdd {status.version}, pid {status.pid}, since {moment(status.started)}{paused}")
-    missing = f" (not contained: {', '.join(status.judges.missing)})" if status.judges.missing else ""
-    say(f"judges: {status.judges.level}, {status.judges.parallel} at once{missing}")
+    judges, lacks = status.judges, "; ".join(status.judges.missing)
+    if judges.level == "none":
+        say(f"judges: cannot start: {lacks}")
+    else:
+        say(f"judges: {judges.level}, {judges.parallel} at once" + (f" (not contained: {lacks})" if lacks else ""))
     say(f"config: {status.config}   state: {status.state_dir}")
     for gpu in status.gpus:
         say(_gpu(gpu))

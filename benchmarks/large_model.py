@@ -27,7 +27,7 @@ import private
 from hardware import described
 from random_model import write_model
 
-from tttdd import config, gpus, memory
+from tttdd import config, durable, gpus, memory
 from tttdd.adapters.workshop import LocalWorkshop
 from tttdd.config import Config
 from tttdd.domain import batch
@@ -207,7 +207,7 @@ async def step(
     }
     say(f"{tokens} tokens in {sampling:.1f} s")
     path = world.folder.batch(0)
-    batch.write(path, as_batch(prompts, groups))
+    durable.write_file(path, batch.encode(as_batch(prompts, groups)))
     before = time.monotonic()
     await world.engine.rest()
     result["rest_seconds"] = time.monotonic() - before

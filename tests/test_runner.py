@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import anyio
+import msgspec
 import pytest
 
 from tests.fakes import FakeCatalog, FakeJudge, FakeWorkshop
 from tttdd import runner as runners
 from tttdd.adapters.store import SqliteStore
 from tttdd.board import Board
-from tttdd.config import Config, Engine, Grid, Model, Prompting
+from tttdd.config import Config, Engine, Grid, Model, Prompting, Trainer
 from tttdd.errors import CallerError, Conflict, NotFound, Refused
-from tttdd.ports import PublishFailed, WorkerDied, WorkerFailed
+from tttdd.ports import PublishFailed, StoreError, WorkerDied, WorkerFailed
 from tttdd.protocol import GridSize, JudgesInfo, RunState, Submit
 from tttdd.runner import Runner
 
@@ -26,6 +28,7 @@ CONFIG = Config(
     prompt=Prompting(style="completion"),
 )
 DIED = WorkerDied("the trainer ended: last words")
+FULL = WorkerFailed("train: [Errno 28] No space left on device: 'releases'")
 
 pytestmark = pytest.mark.anyio
 
@@ -44,7 +47,11 @@ class Place:
         self.workshop = FakeWorkshop(self.store, state_dir)
         judges = JudgesInfo(level="process", parallel=1)
         self.board = Board("c", str(state_dir), lambda: self.runner.runs(), lambda: judges)
-        self.runner = Runner(CONFIG, self.store, self.board, self.catalog, self.workshop)
+        self.room = True
+        self.configure(CONFIG)
+
+    def configure(self, config: Config) -> None:
+        self.runner = Runner(config, self.store, self.board, self.catalog, self.workshop, lambda run: self.room)
 
     def submit(self, *names: str) -> None:
         for name in names:
@@ -64,6 +71,7 @@ class Place:
     async def at_work(self) -> AsyncGenerator[None]:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self.runner.work)
+            tasks.start_soon(self.runner.await_room)
             yield
             tasks.cancel_scope.cancel()
 
@@ -71,6 +79,7 @@ class Place:
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
     monkeypatch.setattr(runners, "BACKOFF_SECONDS", 0.0)
+    monkeypatch.setattr(runners, "ROOM_SECONDS", 0.01)
     return Place(tmp_path)
 
 
@@ -245,41 +254,119 @@ async def test_any_other_error_fails_the_run_with_its_message_and_the_next_one_s
     assert place.workshop.opened == ["a", "b"]
 
 
-async def test_a_full_disk_pauses_the_run_and_a_resume_loses_nothing(place: Place) -> None:
-    place.workshop.trainer.faults += [WorkerFailed("train: [Errno 28] No space left on device: 'releases'")]
+async def test_a_full_disk_pauses_the_run_until_there_is_room_again(place: Place) -> None:
+    place.workshop.trainer.faults += [FULL]
+    place.room = False
+    place.submit("a", "b")
+    async with place.at_work():
+        assert await place.ends("b") == "finished"
+        run = place.store.run("a")
+        assert (run.state, run.waits_for_room, run.step) == ("paused", True, 0)
+        assert "No space left on device: 'releases'" in run.reason
+        place.room = True
+        await until(lambda: place.state() == "finished")
+    assert not place.store.run("a").waits_for_room
+
+
+async def test_a_run_that_waits_for_room_waits_on_in_the_next_daemon(place: Place, tmp_path: Path) -> None:
+    place.workshop.trainer.faults += [FULL]
+    place.room = False
     place.submit("a")
     async with place.at_work():
-        assert await place.ends() == "paused"
-        assert "No space left on device" in place.reason()
-        place.runner.resume("a")
-        assert await place.ends() == "finished"
+        await place.ends()
+    place.store.close()
+    again = Place(tmp_path)
+    async with again.at_work():
+        await until(lambda: again.state() == "finished")
 
 
-async def test_a_disk_too_full_for_the_runs_state_pauses_the_daemon(
-    place: Place, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.parametrize("resumed", [True, False])
+async def test_whoever_waits_for_room_can_be_resumed_or_paused_for_good(place: Place, resumed: bool) -> None:
+    place.workshop.trainer.faults += [FULL]
+    place.room = False
     place.submit("a")
+    async with place.at_work():
+        await place.ends()
+        place.runner.resume("a") if resumed else place.runner.pause("a", release_gpus=False)
+        place.room = True
+        await settle()
+        assert place.state() == ("finished" if resumed else "paused")
+
+
+@pytest.mark.parametrize("fault", [OSError(28, "No space left on device"), StoreError("the disk image is malformed")])
+async def test_a_state_that_cannot_be_kept_stops_everything_until_it_can(
+    place: Place, monkeypatch: pytest.MonkeyPatch, fault: Exception
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise fault
+
+    place.submit("a")
+    place.room = False
     with monkeypatch.context() as full:
         full.setattr(place.store, "set_state", refuse)
         async with place.at_work():
-            await until(lambda: place.board.snapshot().paused)
+            await until(lambda: bool(place.board.snapshot().notice))
+            assert str(fault) in place.board.snapshot().notice and not place.board.snapshot().paused
+            await settle()
+            assert place.state() == "queued"
             full.undo()
-            place.runner.resume(None)
+            place.room = True
             assert await place.ends() == "finished"
+    assert place.board.snapshot().notice == ""
 
 
-def refuse(*_: object) -> None:
-    raise OSError(28, "No space left on device")
+async def test_a_paused_daemon_is_paused_in_its_next_life_too(place: Place, tmp_path: Path) -> None:
+    place.submit("a")
+    place.runner.pause(None, release_gpus=False)
+    place.store.close()
+    again = Place(tmp_path)
+    async with again.at_work():
+        await settle()
+        assert again.board.snapshot().paused and again.workshop.opened == []
+        again.runner.resume(None)
+        assert await again.ends() == "finished"
+    again.store.close()
+    assert not Place(tmp_path).board.snapshot().paused
 
 
-async def test_a_run_whose_task_changed_is_paused_naming_what_changed(place: Place) -> None:
+async def test_of_the_queued_runs_the_highest_priority_is_taken_first(place: Place) -> None:
+    for name, priority in {"a": 0, "b": -1, "c": 5, "d": 5}.items():
+        place.runner.submit(Submit(task="t", name=name, priority=priority))
+    async with place.at_work():
+        await place.ends("b")
+    assert place.workshop.opened == ["c", "d", "a", "b"]
+
+
+async def test_a_clock_that_jumps_back_does_not_turn_the_queue_round(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, now in {"a": 2e9, "b": 1e9, "c": 3e9}.items():
+        monkeypatch.setattr("time.time", lambda now=now: now)
+        place.submit(name)
+    async with place.at_work():
+        await place.ends("c")
+    assert place.workshop.opened == ["a", "b", "c"]
+    assert [run.run for run in place.runner.runs()] == ["a", "b", "c"]
+
+
+async def test_a_run_whose_task_changed_while_the_daemon_was_away_is_paused_naming_what_changed(place: Place) -> None:
+    place.submit("a")
+    place.catalog.instruction = "Make the sum small."
+    async with place.at_work():
+        assert await place.ends() == "paused"
+    assert "task.instruction" in place.reason() and place.workshop.opened == []
+
+
+async def test_a_resume_of_a_run_whose_task_changed_is_refused_naming_what_changed(place: Place) -> None:
     place.submit("a")
     place.runner.pause("a", release_gpus=False)
     place.catalog.instruction = "Make the sum small."
-    async with place.at_work():
+    with pytest.raises(Conflict, match=r"task\.instruction"):
         place.runner.resume("a")
-        assert await place.ends() == "paused"
-    assert "task.instruction" in place.reason() and place.workshop.opened == []
+    assert (place.state(), place.reason()) == ("paused", "paused by a user")
+    place.catalog.instruction = "Make the sum large."
+    place.runner.resume("a")
+    assert place.state() == "queued"
 
 
 async def test_a_starter_that_its_own_judge_rejects_fails_the_run_and_plants_nothing(place: Place) -> None:
@@ -351,6 +438,75 @@ async def test_a_snapshot_of_many_runs_reads_each_task_once(place: Place) -> Non
     place.catalog.loads = 0
     assert [run.target for run in place.board.snapshot().runs] == [9.5] * 8
     assert place.catalog.loads == 1
+
+
+async def finished(place: Place, name: str = "a") -> None:
+    place.submit(name)
+    async with place.at_work():
+        await place.ends(name)
+
+
+async def test_a_run_goes_on_from_the_release_and_the_archive_of_another(place: Place) -> None:
+    await finished(place)
+    run = place.runner.submit(Submit(task="t", name="b", seed=5, steps=3, resume_from="a"))
+    assert (run.step, run.first_step, run.steps, run.release, run.resumed_from) == (2, 2, 5, 2, "a")
+    assert place.runner.archive("b", 100) == place.runner.archive("a", 100)
+    async with place.at_work():
+        assert await place.ends("b") == "finished"
+    assert [row.step for row in place.runner.steps("b")] == [2, 3, 4]
+    assert place.workshop.trainer.trained[2:] == [(2, "b"), (3, "b"), (4, "b")]
+    assert place.store.run("a").release == 2 and len(place.runner.steps("a")) == 2
+
+
+async def test_a_release_outlives_the_run_that_it_was_taken_from(place: Place, tmp_path: Path) -> None:
+    await finished(place)
+    place.runner.submit(Submit(task="t", name="b", steps=1, resume_from="a"))
+    shutil.rmtree(tmp_path / "runs/a")
+    async with place.at_work():
+        assert await place.ends("b") == "finished"
+
+
+def another_instruction(place: Place) -> Submit:
+    place.catalog.instruction = "Make the sum small."
+    return Submit(task="t", resume_from="a")
+
+
+def a_run_that_never_started(place: Place) -> Submit:
+    place.submit("new")
+    return Submit(task="t", resume_from="new")
+
+
+@pytest.mark.parametrize(
+    ("request_for", "field", "message"),
+    [
+        (lambda place: Submit(task="t", resume_from="aa"), "resume_from", "no run named 'aa'"),
+        (a_run_that_never_started, "resume_from", "run 'new' has no program yet"),
+        (another_instruction, "resume_from", "run 'a' differs in task.instruction"),
+        (lambda place: Submit(task="t", resume_from="a", grid=GridSize(3, 4)), "grid.groups", "3 groups are too many"),
+    ],
+)
+async def test_a_run_that_does_not_fit_to_its_origin_is_refused_and_nothing_is_kept_of_it(
+    place: Place, request_for: Callable[[Place], Submit], field: str, message: str
+) -> None:
+    await finished(place)
+    asked = request_for(place)
+    before = [run.run for run in place.runner.runs()]
+    with pytest.raises(CallerError) as caught:
+        place.runner.submit(asked)
+    assert (caught.value.field, [run.run for run in place.runner.runs()]) == (field, before)
+    assert message in caught.value.message
+
+
+async def test_another_learning_rate_is_no_reason_to_refuse_a_release(place: Place) -> None:
+    await finished(place)
+    changed = msgspec.structs.replace(CONFIG, trainer=Trainer(lr=1e-5), grid=Grid(groups=1, rollouts=8, steps=1))
+    place.configure(changed)
+    place.runner.submit(Submit(task="t", name="b", resume_from="a"))
+    async with place.at_work():
+        assert await place.ends("b") == "finished"
+    place.configure(msgspec.structs.replace(CONFIG, trainer=Trainer(rank=8)))
+    with pytest.raises(Conflict, match=r"trainer\.rank"):
+        place.runner.submit(Submit(task="t", name="c", resume_from="a"))
 
 
 async def test_a_run_paused_while_it_waits_to_restart_stays_paused(

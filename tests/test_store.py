@@ -7,20 +7,23 @@ import sqlite3
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 
 import msgspec
 import pytest
 
 from judges.verdict import Verdict
-from tttdd.adapters.store import SqliteStore, StoreError
+from tttdd.adapters.database import SCHEMA_VERSION
+from tttdd.adapters.store import SqliteStore
 from tttdd.domain.archive import Archive, Child
 from tttdd.domain.grid import Coordinate, SecondRelease, missing
-from tttdd.ports import Pending, Ready, Release, Rollout, RunRecord, Sampled
+from tttdd.ports import Pending, Ready, Release, Rollout, RunRecord, Sampled, StoreError
 from tttdd.protocol import GridSize, Proof
 
 RUN = "erdos-1"
+SCHEMAS = Path(__file__).parent / "schemas"
+"""N.sql as version N of the program wrote it, N-rows.sql what two of its runs left in it."""
 
 
 @pytest.fixture
@@ -308,6 +311,45 @@ def test_a_file_that_is_no_database_is_refused(tmp_path: Path) -> None:
         SqliteStore(tmp_path)
 
 
+def columns(file: Path) -> dict[str, list[tuple[object, ...]]]:
+    """Name, type, default and so on of every table's columns."""
+    with closing(sqlite3.connect(file)) as database:
+        tables = [name for (name,) in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
+        return {name: sorted(row[1:] for row in database.execute(f"PRAGMA table_info({name})")) for name in tables}
+
+
+@pytest.mark.parametrize("version", range(1, SCHEMA_VERSION))
+def test_a_database_of_every_earlier_version_is_brought_up_to_date_and_goes_on(tmp_path: Path, version: int) -> None:
+    with closing(sqlite3.connect(tmp_path / "archive.sqlite3")) as old:
+        old.executescript((SCHEMAS / f"{version}.sql").read_text())
+        old.executescript((SCHEMAS / f"{version}-rows.sql").read_text())
+    store = SqliteStore(tmp_path)
+    runs = [(run.run, run.state, run.step, run.release) for run in store.runs()]
+    assert runs == [("first", "finished", 1, 1), (RUN, "running", 1, 1)]
+    assert len(store.rollouts(RUN, 1)) == 1 and len(store.archive(RUN)) == 6
+    for place in missing(1, 2, 3, {Coordinate(1, 0, 0)}):
+        assert store.record(RUN, rollout(1, place.group, place.rollout))
+    store.begin(RUN, 1, grown(store, 1), batch_path(store, tmp_path, 1), {})
+    store.commit(RUN, 1, release(tmp_path, 2), proof(2), {})
+    store.close()
+    SqliteStore(tmp_path / "new").close()
+    assert columns(tmp_path / "archive.sqlite3") == columns(tmp_path / "new/archive.sqlite3")
+
+
+def test_a_database_is_copied_as_it_was_before_it_is_changed(tmp_path: Path) -> None:
+    with closing(sqlite3.connect(tmp_path / "archive.sqlite3")) as old:
+        old.executescript((SCHEMAS / "1.sql").read_text())
+    before = columns(tmp_path / "archive.sqlite3")
+    for _ in range(2):
+        SqliteStore(tmp_path).close()
+    assert columns(tmp_path / "archive-schema1.sqlite3") == before
+    assert columns(tmp_path / "archive.sqlite3") != before
+
+
+def test_there_is_a_schema_of_every_earlier_version() -> None:
+    assert sorted(path.name for path in SCHEMAS.glob("?.sql")) == [f"{n}.sql" for n in range(1, SCHEMA_VERSION)]
+
+
 def test_a_damaged_row_is_an_error_that_names_the_column(store: SqliteStore, tmp_path: Path) -> None:
     connection = sqlite3.connect(tmp_path / "archive.sqlite3")
     connection.execute("UPDATE nodes SET certificate = '{broken'")
@@ -315,6 +357,51 @@ def test_a_damaged_row_is_an_error_that_names_the_column(store: SqliteStore, tmp
     connection.close()
     with pytest.raises(StoreError, match="certificate"):
         store.archive(RUN)
+
+
+COLUMNS = (
+    "runs.identity runs.reason steps.metrics steps.proof steps.batch nodes.certificate nodes.output programs.source"
+    " rollouts.verdict"
+)
+DAMAGES = [
+    "UPDATE {} SET {} = {}".format(*column.split("."), value)
+    for column in COLUMNS.split()
+    for value in ("'{broken'", "CAST(x'ff00fe' AS TEXT)")
+]
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_damaged_row_is_read_as_far_as_it_can_be_or_is_a_store_error(
+    store: SqliteStore, tmp_path: Path, damage: str
+) -> None:
+    finish_step(store, tmp_path)
+    fill(store, 1)
+    with closing(sqlite3.connect(tmp_path / "archive.sqlite3")) as database:
+        database.execute(damage)
+        database.commit()
+    assert [run.run for run in store.runs()] == [RUN]
+    for read in (
+        store.identity,
+        store.steps,
+        store.nodes,
+        store.state,
+        store.archive,
+        lambda run: store.rollouts(run, 1),
+        lambda run: store.node(run, 2),
+    ):
+        with suppress(StoreError):
+            read(RUN)
+
+
+def test_a_damaged_page_is_a_store_error(store: SqliteStore, tmp_path: Path) -> None:
+    finish_step(store, tmp_path)
+    store.close()
+    file = tmp_path / "archive.sqlite3"
+    data = bytearray(file.read_bytes())
+    data[8192:] = b"\xa5" * (len(data) - 8192)
+    file.write_bytes(data)
+    with pytest.raises(StoreError, match="cannot be used"):
+        SqliteStore(tmp_path).runs()
 
 
 def test_what_is_recorded_is_durable_by_setting(store: SqliteStore) -> None:

@@ -42,7 +42,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     save_model(root / "model", "qwen3", tied=True)
     one = Trainer(msgspec.convert(options(root / "model"), Options))
     for number in range(2):
-        batches.write(root / f"batch{number}", msgspec.structs.replace(BATCH, release=number))
+        (root / f"batch{number}").write_bytes(batches.encode(msgspec.structs.replace(BATCH, release=number)))
         one.train(request(root, number, root / "alone" / f"{number + 1}"), lambda event: None)
     return root
 
@@ -123,7 +123,7 @@ async def test_replicas_make_the_same_releases_as_one_process(replicas: Megatron
 
 async def test_a_replica_without_a_bin_takes_part(replicas: MegatronTrainer, model: Path):
     group = make_batch().groups[0]
-    batches.write(model / "small", msgspec.structs.replace(BATCH, groups=[group]))
+    (model / "small").write_bytes(batches.encode(msgspec.structs.replace(BATCH, groups=[group])))
     report = await replicas.train(BASE, model / "small", Release(1, model / "small-1"))
     assert report.grad_norm > 0
     assert report.tokens == len(group.prompt_ids) + sum(len(sample.token_ids) for sample in group.samples)

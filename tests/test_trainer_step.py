@@ -33,7 +33,7 @@ def trainer(model: Path, **changes: Any) -> Trainer:
 
 def train(one: Trainer, root: Path, number: int, batch: Batch | None = None, name: str = "") -> TrainReport:
     """Train `batch` from release `number` into number + 1 (or `name`) under `root`."""
-    batches.write(root / f"batch{number}", batch or make_batch(number, release=number))
+    (root / f"batch{number}").write_bytes(batches.encode(batch or make_batch(number, release=number)))
     request = TrainRequest(
         release=number,
         release_path=root / f"{number:04}" if number else None,
@@ -153,22 +153,20 @@ def test_a_batch_of_another_release_is_refused(model: Path, tmp_path: Path):
         train(trainer(model), tmp_path, 0, make_batch(release=3))
 
 
-def test_a_crash_while_writing_leaves_no_release_and_the_next_step_cleans_up(
+def test_a_failure_while_writing_leaves_nothing_and_the_step_can_be_taken_again(
     model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     one = trainer(model)
 
-    def full(path: Path) -> None:
+    def full(*_: object, **__: object) -> None:
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr(release, "_sync_file", full)
+        patch.setattr(release, "_json", full)
         with pytest.raises(OSError, match="No space"):
             train(one, tmp_path, 0)
-    assert not (tmp_path / "0001").exists()
-    assert list(tmp_path.glob(f"*{release.ASIDE}"))
+    assert [path.name for path in tmp_path.iterdir()] == ["batch0"]
     train(one, tmp_path, 0)
-    assert not list(tmp_path.glob(f"*{release.ASIDE}"))
 
 
 def test_learning_rate_zero_leaves_the_base(model: Path, tmp_path: Path):

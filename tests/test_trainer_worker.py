@@ -34,7 +34,7 @@ def trainer(
     """A trainer of a model saved to `folder`, with its log there."""
     if not (folder / "model").exists():
         save_model(folder / "model", "qwen3", tied=True)
-        batches.write(folder / "batch", make_batch())
+        (folder / "batch").write_bytes(batches.encode(make_batch()))
     heard: list[tuple[int, int]] = [] if steps is None else steps
     return MegatronTrainer(
         options(folder / "model", **changes),

@@ -41,6 +41,8 @@ class Board:
         self._version, self._news = 0, anyio.Event()
         self._log: collections.deque[str] = collections.deque(maxlen=LOG_LINES)
         self.paused = False
+        self.notice = ""
+        """What keeps the daemon from working, if anything does that nobody asked for."""
         self.gpus: list[GpuInfo] = []
         """The newest reading; `touch` when it is to be told."""
         self._run: str | None = None
@@ -56,6 +58,7 @@ class Board:
             config=self._config,
             state_dir=self._state_dir,
             paused=self.paused,
+            notice=self.notice,
             judges=self._judges(),
             runs=runs,
             current=self._current(mine) if mine else None,

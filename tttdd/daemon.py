@@ -13,19 +13,21 @@ import signal
 import socket
 from collections.abc import Generator
 from contextlib import ExitStack, closing, contextmanager
+from functools import partial
 from pathlib import Path
 
 import anyio
 
 from judges.sandbox import made
-from tttdd import gpus, notify, sglang_version
+from tttdd import gpus, notify, room, sglang_version
 from tttdd.adapters.catalog import JudgeCatalog
 from tttdd.adapters.judge_pool import JudgePool
-from tttdd.adapters.store import SqliteStore, StoreError
+from tttdd.adapters.store import SqliteStore
 from tttdd.adapters.workshop import LocalWorkshop
 from tttdd.api import app, server
 from tttdd.board import Board, BoardLog
 from tttdd.config import Config, place
+from tttdd.ports import StoreError
 from tttdd.protocol import GpuInfo, JudgesInfo
 from tttdd.runner import Runner
 
@@ -85,11 +87,12 @@ async def _serve(config: Config, path: Path, state_dir: Path, sock: socket.socke
         for handler in (BoardLog(board), notify.StatusLog(logging.INFO)):
             logging.getLogger("tttdd").addHandler(handler)
         workshop = LocalWorkshop(config, store, state_dir)
-        runner = Runner(config, store, board, JudgeCatalog(config, judges), workshop)
+        runner = Runner(config, store, board, JudgeCatalog(config, judges), workshop, partial(room.enough, state_dir))
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(_until_signal, tasks.cancel_scope)
             tasks.start_soon(notify.watchdog)
             tasks.start_soon(runner.work)
+            tasks.start_soon(runner.await_room)
             tasks.start_soon(gauge, board)
             await server.serve(sock, app.build(runner, board, group=config.daemon.group), ready=_ready)
 

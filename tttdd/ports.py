@@ -37,6 +37,10 @@ class PublishFailed(RuntimeError):
     """The engine does not serve the release it was given; the message holds the numbers (algorithm, section 7)."""
 
 
+class StoreError(RuntimeError):
+    """The stored state does not allow what was asked, or cannot be read.  The message says what and where."""
+
+
 class Release(msgspec.Struct, frozen=True):
     """A numbered set of weights.  Release 0 is the base model: it has no folder."""
 
@@ -112,6 +116,10 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
     identity: dict[str, Value]
     created: float
     """Unix time, seconds."""
+    priority: int = 0
+    """Of the queued runs the highest is taken first."""
+    origin: str | None = None
+    """Run whose newest committed release and archive it goes on from; `steps` counts that run's, too."""
 
 
 class RolloutEngine(Protocol):
@@ -204,17 +212,25 @@ class RunStore(Store, Protocol):
     """What the queue needs beyond one run's memory."""
 
     def open_run(self, record: RunRecord) -> None:
-        """A new run, queued, with release 0 and an empty archive."""
+        """A new run, queued, with release 0 and an empty archive; or with those of its origin."""
         ...
 
     def plant(self, run: str, archive: Archive, identity: dict[str, Value]) -> None:
         """The run's seeds and its whole identity, at once, before its first step."""
         ...
 
-    def set_state(self, run: str, state: RunState, reason: str = "") -> None: ...
+    def set_state(self, run: str, state: RunState, reason: str = "", *, waits: bool = False) -> None:
+        """`waits`: paused until there is room on the disk."""
+        ...
+
+    def set_paused(self, paused: bool) -> None:
+        """Whether the whole daemon is paused, also after its next start."""
+        ...
+
+    def paused(self) -> bool: ...
 
     def runs(self) -> list[RunInfo]:
-        """All runs, oldest first."""
+        """All runs, in the order of their submission."""
         ...
 
     def run(self, run: str) -> RunInfo: ...

@@ -31,6 +31,11 @@ class Submit(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     seed: Annotated[int, Meta(ge=0, le=2**63 - 1)] = 0
     name: Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$(?!\n)")] | None = None
     """Name of the run; default: the task's name and a number."""
+    priority: Annotated[int, Meta(ge=-1000, le=1000)] = 0
+    """Of the queued runs the highest is taken first; of equal ones the oldest."""
+    resume_from: str | None = None
+    """A run of the same task: the new one goes on from its newest committed release and its archive.  `steps` are then
+    those that are added."""
 
 
 class Pause(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -82,6 +87,13 @@ class RunInfo(msgspec.Struct, frozen=True, kw_only=True):
     objective_name: str = ""
     direction: Literal["lower", "higher"] = "higher"
     state_dir: str = ""
+    priority: int = 0
+    waits_for_room: bool = False
+    """Paused by a full disk: it goes on by itself when there is room."""
+    resumed_from: str = ""
+    """Run whose release and archive it went on from."""
+    first_step: int = 0
+    """The steps below it are those of `resumed_from`."""
 
 
 class Proof(msgspec.Struct, frozen=True, kw_only=True):
@@ -230,6 +242,8 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     gpus: list[GpuInfo] = []
     log: list[str] = []
     """Last messages, oldest first."""
+    notice: str = ""
+    """What keeps the daemon from working, and that nobody asked for: no room on the disk, for instance."""
 
 
 class Health(msgspec.Struct, frozen=True):

@@ -58,17 +58,17 @@ class Registry:
             raise Conflict(f"there is a run named {name!r} already", field="name", hint="choose another name")
         if config.prompt.style == "completion":
             _check_region(request.task, assignment.prompt.starter)
-        self._store.open_run(
-            RunRecord(
-                name=name,
-                task=request.task,
-                seed=request.seed,
-                grid=GridSize(config.grid.groups, config.grid.rollouts),
-                steps=config.grid.steps,
-                identity=self._identity(assignment, config, request.seed, None),
-                created=time.time(),
-            )
+        record = RunRecord(
+            name=name,
+            task=request.task,
+            seed=request.seed,
+            grid=GridSize(config.grid.groups, config.grid.rollouts),
+            steps=config.grid.steps,
+            identity=self._identity(assignment, config, request.seed, None),
+            created=time.time(),
+            priority=request.priority,
         )
+        self._store.open_run(self._continued(record, request.resume_from) if request.resume_from else record)
         return self.run(name)
 
     def runs(self) -> list[RunInfo]:
@@ -115,6 +115,30 @@ class Registry:
 
     # Parts of the above
 
+    def _continued(self, record: RunRecord, origin: str) -> RunRecord:
+        """`record` as a run that goes on from `origin`; raises Conflict where the two are not alike enough."""
+        source = self._store.run(self._known(origin, "resume_from"))
+        theirs = self._store.identity(origin)
+        revision = theirs["model.revision"]
+        if revision is None:
+            raise Conflict(f"run {origin!r} has no program yet", field="resume_from", hint="it has not been started")
+        ours = record.identity | {"model.revision": revision}
+        alike = identity.INHERITED + (identity.SHAPE if source.release else ())
+        if changed := [field for field in identity.differences(ours, theirs) if field.startswith(alike)]:
+            raise Conflict(
+                f"run {origin!r} differs in {', '.join(changed)}: its release and archive cannot be used",
+                field="resume_from",
+                hint="configure the daemon as it was for that run, or submit a run of its own",
+            )
+        if record.grid.groups > source.grid.groups:
+            raise Refused(
+                f"{record.grid.groups} groups are too many: run {origin!r} was planted for {source.grid.groups}, "
+                "and no two groups improve the same tree",
+                field="grid.groups",
+            )
+        steps = source.step + record.steps
+        return msgspec.structs.replace(record, origin=origin, steps=steps, identity=ours | {"grid.steps": steps})
+
     def _configured(self, request: Submit) -> Config:
         """The daemon's configuration with what the request overrides."""
         grid = self._config.grid
@@ -126,8 +150,23 @@ class Registry:
         grid = Grid(groups=run.grid.groups, rollouts=run.grid.rollouts, steps=run.steps)
         return msgspec.structs.replace(self._config, grid=grid)
 
+    def _changed(self, run: RunInfo, assignment: Assignment, revision: str | None) -> str:
+        """What is not as it was when the run was submitted, and what to do; empty if nothing.
+
+        The model counts when `revision` is given and the run has begun.
+        """
+        before = self._store.identity(run.run)
+        kept = before["model.revision"]
+        now = self._identity(assignment, self._of(run), run.seed, revision or kept)
+        changed = identity.differences(now, before | {"model.revision": kept or revision})
+        if not changed:
+            return ""
+        return (
+            f"changed since the run was submitted: {', '.join(changed)}; restore them and resume, or submit a new run"
+        )
+
     def _identity(
-        self, assignment: Assignment, config: Config, seed: int, revision: str | None
+        self, assignment: Assignment, config: Config, seed: int, revision: identity.Value
     ) -> dict[str, identity.Value]:
         return identity.identity(
             task=assignment.identity,
@@ -158,12 +197,12 @@ class Registry:
     def _names(self) -> list[str]:
         return [run.run for run in self._store.runs()]
 
-    def _known(self, name: str) -> str:
+    def _known(self, name: str, field: str = "run") -> str:
         names = self._names()
         if name not in names:
             near = difflib.get_close_matches(name, names, n=1)
             hint = f"did you mean {near[0]!r}?" if near else "tttctl runs lists them"
-            raise NotFound(f"there is no run named {name!r}", field="run", hint=hint)
+            raise NotFound(f"there is no run named {name!r}", field=field, hint=hint)
         return name
 
     def _free_name(self, task: str) -> str:

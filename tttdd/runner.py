@@ -5,7 +5,8 @@
                paused          resume takes paused and failed runs; a new daemon goes on with what was running
 
 A dead worker is one kind of error: the runner backs off and re-enters the loop, at most RESTARTS times without a
-commit in between.  A full disk pauses the run, any other error fails it; none ends the daemon.
+commit in between.  A full disk pauses the run until there is room again, any other error fails it; none ends the
+daemon.  Where not even that can be written down, nothing is taken until it can.
 """
 
 from __future__ import annotations
@@ -13,41 +14,43 @@ from __future__ import annotations
 import errno
 import logging
 import os
-from collections.abc import Callable
-from contextlib import AbstractAsyncContextManager
+from collections.abc import Callable, Generator
+from contextlib import AbstractAsyncContextManager, contextmanager
 from typing import Protocol, TypeGuard
 
 import anyio
+import anyio.to_thread
 
 from judges.verdict import Verdict
 from tttdd import step
 from tttdd.board import Board
 from tttdd.config import Config
-from tttdd.domain import identity
 from tttdd.domain.archive import Archive
-from tttdd.errors import CallerError, Refused
+from tttdd.errors import CallerError, Conflict, Refused
+from tttdd.failpoint import Point, reach
 from tttdd.gate import Gate
-from tttdd.ports import Judge, ModelFiles, PublishFailed, RunStore, WorkerDied, WorkerFailed
+from tttdd.ports import Judge, ModelFiles, PublishFailed, RunStore, StoreError, WorkerDied, WorkerFailed
 from tttdd.protocol import RunInfo, RunState, Submit
 from tttdd.registry import Assignment, Catalog, Registry
 from tttdd.thinking import Budget
 
 RESTARTS = 3
 BACKOFF_SECONDS = 2.0
+ROOM_SECONDS = 10.0
+"""Between two looks for room on the disk; doubled, up to ROOM_MOST_SECONDS, by each that was in vain."""
+ROOM_MOST_SECONDS = 3600.0
 OPEN: tuple[RunState, ...] = ("queued", "running", "paused")
 DISK_FULL = os.strerror(errno.ENOSPC)
 """In the message of whichever process met it."""
+
+Room = Callable[[str], bool]
+"""Whether the disk has room for a run to go on."""
 
 _log = logging.getLogger("tttdd.runner")
 
 
 class IdentityChanged(RuntimeError):
     """What the run is made of is not what it was submitted with."""
-
-    def __init__(self, fields: list[str]) -> None:
-        super().__init__(
-            f"changed since the run was submitted: {', '.join(fields)}; restore them and resume, or submit a new run"
-        )
 
 
 class Workshop(Protocol):
@@ -63,14 +66,17 @@ class Workshop(Protocol):
 
 
 class Runner(Registry):
-    def __init__(self, config: Config, store: RunStore, board: Board, catalog: Catalog, workshop: Workshop) -> None:
+    def __init__(
+        self, config: Config, store: RunStore, board: Board, catalog: Catalog, workshop: Workshop, room: Room
+    ) -> None:
         super().__init__(config, store, catalog)
-        self._board, self._workshop = board, workshop
+        self._board, self._workshop, self._room = board, workshop, room
         self._gate = Gate()
         self._news = anyio.Event()
         self._in_hand: str | None = None
         self._scope: anyio.CancelScope | None = None
-        self._paused = False
+        self._paused = board.paused = store.paused()
+        self._stalled = False
 
     # What the API asks
 
@@ -82,6 +88,7 @@ class Runner(Registry):
 
     def pause(self, name: str | None, release_gpus: bool) -> None:
         if name is None:
+            self._store.set_paused(True)
             self._paused = self._board.paused = True
             self._hold(release_gpus)
         else:
@@ -93,9 +100,13 @@ class Runner(Registry):
 
     def resume(self, name: str | None) -> None:
         if name is None:
+            self._store.set_paused(False)
             self._paused = self._board.paused = False
         else:
             self._must_be(name, "paused", "failed")
+            run = self._store.run(name)
+            if name != self._in_hand and (why := self._changed(run, self._catalog.load(run.task), None)):
+                raise Conflict(f"run {name!r}: {why}", field="run")
             self._store.set_state(name, "running" if name == self._in_hand else "queued", "")
         in_hand = self._store.run(self._in_hand) if self._in_hand else None
         if not self._paused and (in_hand is None or in_hand.state == "running"):
@@ -116,16 +127,33 @@ class Runner(Registry):
         """Take the open runs one after another, for ever: first what was running, then the oldest."""
         while True:
             news = self._news
-            name = None if self._paused else self._next()
+            name = self._next()
             if name is None:
                 await news.wait()
                 continue
             self._in_hand = name
             self._gate.open()
-            with anyio.CancelScope() as self._scope:
+            with anyio.CancelScope() as self._scope, self._stalling():
                 await self._carry(name)
             self._in_hand = self._scope = None
             self._board.take(None)
+
+    async def await_room(self) -> None:
+        """Let go on, for ever, what a full disk has stopped, once there is room."""
+        pause = ROOM_SECONDS
+        while True:
+            await anyio.sleep(pause)
+            if self._stalled and await anyio.to_thread.run_sync(self._room, ""):
+                self._stalled, self._board.notice = False, ""
+            waiting: list[str] = []
+            with self._stalling():
+                waiting = [run.run for run in self._store.runs() if run.waits_for_room]
+                for name in waiting:
+                    if await anyio.to_thread.run_sync(self._room, name) and self._store.run(name).waits_for_room:
+                        _log.info("run %s: there is room on the disk again", name)
+                        self._store.set_state(name, "queued")
+            pause = min(2 * pause, ROOM_MOST_SECONDS) if waiting or self._stalled else ROOM_SECONDS
+            self._wake()
 
     async def _carry(self, name: str) -> None:
         """One run until it ends, is paused with its devices released, or cannot go on."""
@@ -148,7 +176,7 @@ class Runner(Registry):
             except* Exception as error:  # noqa: BLE001  any other error fails the run, never the daemon
                 _log.exception("run %s failed", name)
                 self._end(name, "failed", _words(error))
-            if self._paused or self._store.run(name).state != "running":
+            if self._paused or self._stalled or self._store.run(name).state != "running":
                 return
             await anyio.sleep(BACKOFF_SECONDS * failures)
             if self._store.run(name).state != "running":  # paused meanwhile
@@ -159,23 +187,21 @@ class Runner(Registry):
         run = self._store.run(name)
         self._board.take(name, run.grid, self._store.steps(name))
         assignment = self._catalog.load(run.task)
+        reach(Point.RUN_TAKEN)
         self._board.prepare("model", None)
         model = await self._workshop.prepare(self._board.prepare)
         await self._plant(run, assignment, model)
         plan = self._plan(run, assignment)
         self._board.prepare("workers", None)
         async with self._workshop.open(plan, model, assignment.judge, self._board, self._gate) as world:
+            reach(Point.WORKERS_OPEN)
             await step.run_to_the_end(plan, world)
 
     async def _plant(self, run: RunInfo, assignment: Assignment, model: ModelFiles) -> None:
         """Judge the starter and plant the seeds, the first time; refuse another identity, every other time."""
-        now = self._identity(assignment, self._of(run), run.seed, model.revision)
-        before = self._store.identity(run.run)
-        if changed := identity.differences(
-            now, before | {"model.revision": before["model.revision"] or model.revision}
-        ):
-            raise IdentityChanged(changed)
-        if before["model.revision"] is not None:
+        if why := self._changed(run, assignment, model.revision):
+            raise IdentityChanged(why)
+        if self._store.identity(run.run)["model.revision"] is not None:
             return
         archive, verdict = Archive(), Verdict(valid=True)
         if assignment.starter:
@@ -191,7 +217,9 @@ class Runner(Registry):
             objective=verdict.objective,
             certificate=verdict.certificate,
         )
+        now = self._identity(assignment, self._of(run), run.seed, model.revision)
         self._store.plant(run.run, archive, now)
+        reach(Point.PLANTED)
 
     # Parts of the above
 
@@ -220,21 +248,34 @@ class Runner(Registry):
             self._scope.cancel()
 
     def _next(self) -> str | None:
-        open_runs = {run.run: run.state for run in self._store.runs() if run.state in ("running", "queued")}
-        return min(open_runs, key=lambda name: open_runs[name] != "running", default=None)
+        """What was running, else of the queued runs with the highest priority the oldest."""
+        if not (self._paused or self._stalled):
+            with self._stalling():
+                runs = [run for run in self._store.runs() if run.state in ("running", "queued")]
+                for run in sorted(runs, key=lambda run: (run.state != "running", -run.priority)):
+                    return run.run
+        return None
 
     def _end(self, name: str, state: RunState, reason: str) -> None:
-        """Why the run does not go on; where only room on the disk is missing, it is paused."""
-        try:
-            self._set(name, "paused" if DISK_FULL in reason else state, reason)
-        except OSError as error:  # not even that can be written down
-            _log.error("everything is paused, resume when there is room: %s", error)
-            self._paused = self._board.paused = True
+        """Why the run does not go on; where only room on the disk is missing, it waits for that."""
+        waits = DISK_FULL in reason
+        with self._stalling():
+            self._set(name, "paused" if waits else state, reason, waits=waits)
 
-    def _set(self, name: str, state: RunState, reason: str = "") -> None:
+    @contextmanager
+    def _stalling(self) -> Generator[None]:
+        """Where the store cannot be used, nothing is taken until it can."""
+        try:
+            yield
+        except (StoreError, OSError) as error:
+            _log.error("nothing is done until the state can be kept: %s", error)
+            self._stalled, self._board.notice = True, str(error)
+            self._board.touch()
+
+    def _set(self, name: str, state: RunState, reason: str = "", *, waits: bool = False) -> None:
         if self._store.run(name).state == "cancelled":  # while its workers were closing: it stays so
             return
-        self._store.set_state(name, state, reason)
+        self._store.set_state(name, state, reason, waits=waits)
         _log.info("run %s: %s%s", name, state, f": {reason}" if reason else "")
         self._board.touch()
 

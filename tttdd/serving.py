@@ -14,6 +14,7 @@ import time
 import msgspec
 
 from tttdd.domain import proof
+from tttdd.failpoint import Point, reach
 from tttdd.ports import Observer, Probe, PublishFailed, Release, RolloutEngine, Trainer
 from tttdd.protocol import Proof
 
@@ -65,6 +66,7 @@ class Serving:
             self._observer.phase(step, release.number, "publish")
             started = time.monotonic()
             load_id = await self._engine.publish(release)
+            reach(Point.RELEASE_LOADED)
             published = time.monotonic()
             self._observer.phase(step, release.number, "prove")
             measured = await self._measure(release)
@@ -72,7 +74,9 @@ class Serving:
             fault = next((found for each in evidence if (found := proof.fault(each))), None)
             if fault is None:
                 proved = time.monotonic()
+                reach(Point.RELEASE_PROVED)
                 await self._engine.keep(release.number)
+                reach(Point.RELEASE_LIVE)
                 self._live = Served(
                     proof=_as_proof(release, load_id, max(evidence, key=lambda each: each.gap), attempt),
                     measured=measured,

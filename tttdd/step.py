@@ -24,6 +24,8 @@ from judges.verdict import Verdict
 from tttdd.domain import advantage, batch, extract, metrics, prompt, puct
 from tttdd.domain.archive import Archive, Child, Node
 from tttdd.domain.grid import Coordinate, missing, trainable
+from tttdd.durable import write_file
+from tttdd.failpoint import Point, reach
 from tttdd.folder import RunFolder
 from tttdd.gate import Gate
 from tttdd.ports import (
@@ -89,8 +91,11 @@ async def run_to_the_end(plan: Plan, world: World) -> None:
         await world.gate.wait()
         match world.store.state(plan.name):
             case Ready(step=step, release=release):
+                world.folder.retain(world.store.kept_releases(plan.name, plan.keep))
+                reach(Point.OLD_RELEASES_DELETED)
                 await serving.publish(step, release)
                 if step >= plan.steps:
+                    reach(Point.RUN_DONE)
                     return
                 await sample_half(plan, world, answers, step, release)
             case Pending() as pending:
@@ -112,6 +117,7 @@ async def sample_half(plan: Plan, world: World, answers: Answers, step: int, rel
     archive = world.store.archive(plan.name)
     parents = puct.select_parents(archive, plan.groups, plan.c)
     asks = [await make_ask(plan, world, parent, archive.best.reward) for parent in parents]
+    reach(Point.PARENTS_SELECTED)
     recorded = world.store.rollouts(plan.name, step)
     for rollout in recorded:
         world.observer.cell(rollout.coordinate, outcome(rollout.verdict, archive.best.reward))
@@ -119,10 +125,12 @@ async def sample_half(plan: Plan, world: World, answers: Answers, step: int, rel
     async with anyio.create_task_group() as grid:  # its end is the barrier
         for place in missing(step, plan.groups, plan.rollouts, {r.coordinate for r in recorded}):
             grid.start_soon(one_rollout, plan, world, answers, release, place, asks[place.group], clock)
+    reach(Point.GRID_FULL)
     rollouts = world.store.rollouts(plan.name, step)
     close = partial(close_grid, plan, step, release, archive, asks, rollouts, world.folder)
     path, row = await anyio.to_thread.run_sync(close)  # parsing hundreds of programs must not hold the event loop
     world.store.begin(plan.name, step, archive, path, row | clock.row())
+    reach(Point.STEP_BEGUN)
 
 
 class Ask(msgspec.Struct, frozen=True):
@@ -155,10 +163,13 @@ async def one_rollout(
     seed = rollout_seed(plan.seed, place)
     sampled = await answers.sample(ask.prompt_ids, release=release.number, seed=seed, stop=ask.prompt.stop)
     clock.sampled(len(sampled.token_ids))
+    reach(Point.ROLLOUT_SAMPLED, str(place))
     program = extract.extract(plan.task, sampled.text)
     world.observer.cell(place, "judging")
     verdict = await world.judge.grade(program) if program is not None else no_program(sampled.finish_reason)
+    reach(Point.ROLLOUT_JUDGED, str(place))
     world.store.record(plan.name, Rollout(place, ask.parent.id, program, sampled, verdict))
+    reach(Point.ROLLOUT_RECORDED, str(place))
     world.observer.cell(place, outcome(verdict, ask.best))
 
 
@@ -212,7 +223,7 @@ def close_grid(
     """Grow the archive, freeze the batch; returns the batch's file and the grid's half of the metrics row."""
     grow(plan, archive, [ask.parent for ask in asks], rollouts)
     frozen = freeze(plan, step, release, [ask.prompt_ids for ask in asks], rollouts)
-    batch.write(folder.batch(step), frozen)
+    write_file(folder.batch(step), batch.encode(frozen))
     return folder.batch(step), {
         **metrics.grid_row(step, plan.groups, plan.rollouts, [(r.sampled, r.program, r.verdict) for r in rollouts]),
         **metrics.archive_row(archive),
@@ -273,7 +284,9 @@ async def train_half(plan: Plan, world: World, serving: Serving, pending: Pendin
     world.observer.phase(step, release.number, "train")
     target = world.folder.release(release.number + 1)
     await world.engine.rest()
+    reach(Point.ENGINE_RESTS)
     report = await world.trainer.train(release, pending.batch, target)
+    reach(Point.STEP_TRAINED)
     served = await serving.publish(step, target)
     world.observer.phase(step, target.number, "commit")
     row = pending.metrics | metrics.train_row(msgspec.structs.asdict(report))
@@ -281,5 +294,5 @@ async def train_half(plan: Plan, world: World, serving: Serving, pending: Pendin
     row["time/prove"], row["time/retire"] = served.prove_seconds, served.retire_seconds
     row["time/step"] = sum(row[f"time/{phase}"] for phase in ("sample", "train", "publish", "prove", "retire"))
     world.store.commit(plan.name, step, target, served.proof, row)
-    world.folder.retain(world.store.kept_releases(plan.name, plan.keep))
+    reach(Point.STEP_COMMITTED)
     world.observer.committed(step, row)

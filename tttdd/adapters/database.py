@@ -1,7 +1,8 @@
 """One SQLite connection: durable, versioned, every change inside a transaction.
 
 WAL with synchronous = FULL: what a transaction returned from is on disk, and a killed writer leaves whole
-transactions only.  The schema's version is `PRAGMA user_version`; a newer database is refused.
+transactions only.  The schema's version is `PRAGMA user_version`: an older database is copied and brought up to date,
+version by version, by schema_N_to_M.sql; a newer one is refused.
 """
 
 from __future__ import annotations
@@ -10,16 +11,17 @@ import errno
 import os
 import sqlite3
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
-SCHEMA = Path(__file__).with_name("schema.sql")
-SCHEMA_VERSION = 1
+from tttdd.durable import make_folder
+from tttdd.failpoint import Point, reach
+from tttdd.ports import StoreError
 
-
-class StoreError(RuntimeError):
-    """The stored state does not allow what was asked, or cannot be read."""
+SCHEMA_VERSION = 2
+"""Of schema.sql."""
+NO_ROOM_BYTES = 1 << 16
 
 
 class Database:
@@ -27,15 +29,16 @@ class Database:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(path.parent)
         self._connection = sqlite3.connect(path, isolation_level=None, timeout=5)
         self._connection.row_factory = sqlite3.Row
+        self._connection.text_factory = _text
         try:
             self._prepare()
         except sqlite3.DatabaseError as error:
             self.close()
             raise StoreError(f"{path}: cannot be used as the state database: {error}") from None
-        except StoreError:
+        except (StoreError, OSError):
             self.close()
             raise
 
@@ -43,10 +46,12 @@ class Database:
         self._connection.close()
 
     def one(self, query: str, *values: Any) -> sqlite3.Row | None:
-        return self._connection.execute(query, values).fetchone()
+        with self._told():
+            return self._connection.execute(query, values).fetchone()
 
     def all(self, query: str, *values: Any) -> list[sqlite3.Row]:
-        return self._connection.execute(query, values).fetchall()
+        with self._told():
+            return self._connection.execute(query, values).fetchall()
 
     def change(self, statement: str, *values: Any) -> int:
         """Rows that were changed.  Only inside `transaction`."""
@@ -56,16 +61,30 @@ class Database:
     @contextmanager
     def transaction(self) -> Generator[None, None, None]:
         """All changes in the block, or none.  Raises OSError (ENOSPC) when the disk is full."""
-        self._connection.execute("BEGIN IMMEDIATE")
+        with self._told():
+            self._connection.execute("BEGIN IMMEDIATE")
+            try:
+                yield
+                reach(Point.TRANSACTION_FILLED)
+                self._connection.execute("COMMIT")
+            except BaseException:
+                if self._connection.in_transaction:  # SQLite ends it by itself when the disk is full
+                    self._connection.execute("ROLLBACK")
+                raise
+        reach(Point.TRANSACTION_COMMITTED)
+
+    @contextmanager
+    def _told(self) -> Generator[None, None, None]:
+        """SQLite's errors as ours.  On a full disk some only say that a file could not be written."""
         try:
             yield
-            self._connection.execute("COMMIT")
-        except BaseException as error:
-            if self._connection.in_transaction:  # SQLite ends it by itself when the disk is full
-                self._connection.execute("ROLLBACK")
-            if isinstance(error, sqlite3.OperationalError) and error.sqlite_errorcode == sqlite3.SQLITE_FULL:
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self._path)) from error
+        except (sqlite3.IntegrityError, sqlite3.ProgrammingError):  # ours
             raise
+        except sqlite3.DatabaseError as error:
+            kind = error.sqlite_errorcode & 0xFF
+            if kind == sqlite3.SQLITE_FULL or (kind == sqlite3.SQLITE_IOERR and _full(self._path)):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self._path)) from error
+            raise StoreError(f"{self._path}: the state database cannot be used: {error}") from error
 
     def _prepare(self) -> None:
         for pragma in ("journal_mode = WAL", "synchronous = FULL", "foreign_keys = ON"):
@@ -77,4 +96,28 @@ class Database:
                 "upgrade tttdd or use another state_dir"
             )
         if version == 0:
-            self._connection.executescript(SCHEMA.read_text())
+            self._connection.executescript(_script("schema.sql"))
+        elif version < SCHEMA_VERSION:
+            self._keep_a_copy(version)
+        for older in range(max(version, 1), SCHEMA_VERSION if version else 0):
+            self._connection.executescript(_script(f"schema_{older}_to_{older + 1}.sql"))
+
+    def _keep_a_copy(self, version: int) -> None:
+        """Of a database that is about to be changed, as it was."""
+        copy = self._path.with_name(f"{self._path.stem}-schema{version}{self._path.suffix}")
+        with closing(sqlite3.connect(copy)) as target:
+            self._connection.backup(target)
+
+
+def _full(path: Path) -> bool:
+    room = os.statvfs(path.parent)
+    return room.f_bavail * room.f_frsize < NO_ROOM_BYTES or room.f_favail == 0
+
+
+def _script(name: str) -> str:
+    return Path(__file__).with_name(name).read_text()
+
+
+def _text(data: bytes) -> str:
+    """A damaged text is shown as far as it can be read."""
+    return data.decode(errors="replace")

@@ -11,11 +11,10 @@ from typing import Any, TypeVar
 import msgspec
 
 from judges.verdict import Verdict
-from tttdd.adapters.database import StoreError
 from tttdd.domain import batch
 from tttdd.domain.archive import Certificate, Node
 from tttdd.domain.grid import Coordinate
-from tttdd.ports import Rollout, Sampled
+from tttdd.ports import Rollout, Sampled, StoreError
 from tttdd.protocol import Best, GridSize, NodeInfo, Proof, RunInfo, StepRow
 
 T = TypeVar("T")
@@ -104,6 +103,10 @@ def run_info(row: sqlite3.Row, starter: Best | None, top: Best | None, state_dir
         starter=starter,
         best=top,
         state_dir=state_dir,
+        priority=row["priority"],
+        waits_for_room=bool(row["waits"]),
+        resumed_from=row["origin"],
+        first_step=row["first_step"],
     )
 
 

@@ -15,7 +15,12 @@ CREATE TABLE runs (
     step       INTEGER NOT NULL DEFAULT 0,          -- step in hand; all below it are committed
     phase      TEXT NOT NULL DEFAULT 'ready' CHECK (phase IN ('ready', 'pending')),
     release    INTEGER NOT NULL DEFAULT 0,          -- newest committed release; samples the step in hand
-    expansions INTEGER NOT NULL DEFAULT 0
+    expansions INTEGER NOT NULL DEFAULT 0,
+    number     INTEGER NOT NULL DEFAULT 0,          -- order of submission, whatever the clock says
+    priority   INTEGER NOT NULL DEFAULT 0,          -- of queued runs the highest is taken first
+    waits      INTEGER NOT NULL DEFAULT 0,          -- paused until there is room on the disk
+    origin     TEXT NOT NULL DEFAULT '',            -- run whose release and archive it went on from
+    first_step INTEGER NOT NULL DEFAULT 0           -- what its origin had committed
 ) STRICT, WITHOUT ROWID;
 
 CREATE TABLE releases (
@@ -96,5 +101,10 @@ CREATE TABLE samples (                              -- deleted at commit: the ba
     FOREIGN KEY (run, step, grid_group, rollout) REFERENCES rollouts (run, step, grid_group, rollout)
 ) STRICT;
 
-PRAGMA user_version = 1;
+CREATE TABLE daemon (                               -- one row
+    paused INTEGER NOT NULL
+) STRICT;
+INSERT INTO daemon (paused) VALUES (0);
+
+PRAGMA user_version = 2;
 COMMIT;

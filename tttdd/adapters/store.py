@@ -15,13 +15,14 @@ import time
 from pathlib import Path
 
 from tttdd.adapters import rows
-from tttdd.adapters.database import Database, StoreError
+from tttdd.adapters.database import Database
 from tttdd.adapters.views import Views
 from tttdd.domain import batch as packing
 from tttdd.domain.archive import Archive, Node
 from tttdd.domain.grid import Coordinate, SecondRelease
 from tttdd.domain.identity import Value
-from tttdd.ports import Pending, Ready, Release, Rollout, RunRecord
+from tttdd.durable import link_folder
+from tttdd.ports import Pending, Ready, Release, Rollout, RunRecord, StoreError
 from tttdd.protocol import Proof, RunState
 
 __all__ = ["SqliteStore", "StoreError"]
@@ -38,17 +39,24 @@ class SqliteStore(Views):
     # Writing: one transaction each
 
     def open_run(self, record: RunRecord) -> None:
-        """A new run, queued, with release 0 and an empty archive; raises StoreError when the name is taken."""
+        """A new run, queued, with release 0 and an empty archive, or with those of its origin.
+
+        Raises StoreError when the name is taken, OSError when the origin's release cannot be linked.
+        """
         with self._database.transaction():
             if self._database.one("SELECT 1 FROM runs WHERE name = ?", record.name):
                 raise StoreError(f"a run named {record.name!r} exists already")
+            (number,) = self._one("SELECT coalesce(max(number), -1) + 1 FROM runs")
             self._database.change(
-                "INSERT INTO runs (name, task, state, seed, steps, groups, rollouts, identity, created)"
-                " VALUES (?, ?, 'queued', ?, ?, ?, ?, ?, ?)",
+                "INSERT INTO runs"
+                " (name, task, state, seed, steps, groups, rollouts, identity, created, number, priority)"
+                " VALUES (?, ?, 'queued', ?, ?, ?, ?, ?, ?, ?, ?)",
                 *(record.name, record.task, record.seed, record.steps, record.grid.groups, record.grid.rollouts),
-                *(rows.to_json(record.identity), record.created),
+                *(rows.to_json(record.identity), record.created, number, record.priority),
             )
             self._add_release(record.name, Release(0), step=-1, load_id="")
+            if record.origin is not None:
+                self._go_on_from(record.name, record.origin)
 
     def plant(self, run: str, archive: Archive, identity: dict[str, Value]) -> None:
         """The run's seeds and its whole identity, at once; raises StoreError when it has seeds already."""
@@ -58,10 +66,16 @@ class SqliteStore(Views):
             self._database.change("UPDATE runs SET identity = ? WHERE name = ?", rows.to_json(identity), run)
             self._save_archive(run, archive)
 
-    def set_state(self, run: str, state: RunState, reason: str = "") -> None:
+    def set_state(self, run: str, state: RunState, reason: str = "", *, waits: bool = False) -> None:
         self._row(run)
         with self._database.transaction():
-            self._database.change("UPDATE runs SET state = ?, reason = ? WHERE name = ?", state, reason, run)
+            self._database.change(
+                "UPDATE runs SET state = ?, reason = ?, waits = ? WHERE name = ?", state, reason, waits, run
+            )
+
+    def set_paused(self, paused: bool) -> None:
+        with self._database.transaction():
+            self._database.change("UPDATE daemon SET paused = ?", paused)
 
     def record(self, run: str, rollout: Rollout) -> bool:
         """Keep a judged rollout; False if its coordinate was taken already (the first one stays).
@@ -187,6 +201,24 @@ class SqliteStore(Views):
         self._database.change(
             "INSERT INTO releases (run, number, step, path, load_id, created) VALUES (?, ?, ?, ?, ?, ?)",
             *(run, release.number, step, path, load_id, time.time()),
+        )
+
+    def _go_on_from(self, run: str, origin: str) -> None:
+        """Release and archive of `origin`, its ids and numbers kept; the release's files are shared with it."""
+        row = self._row(origin)
+        release = self._release(origin, row["release"])
+        if release.path is not None:
+            shared = self._folder(run) / release.path.relative_to(self._folder(origin))
+            link_folder(release.path, shared)
+            self._add_release(run, Release(release.number, shared), step=row["step"] - 1, load_id="")
+        self._database.change(
+            "INSERT INTO nodes SELECT ?, id, parent, seed, pruned, program, form, output, reward, objective, visits,"
+            " best_child, step, certificate FROM nodes WHERE run = ? ORDER BY id",
+            *(run, origin),
+        )
+        self._database.change(
+            "UPDATE runs SET step = ?, first_step = ?, release = ?, expansions = ?, origin = ? WHERE name = ?",
+            *(row["step"], row["step"], row["release"], row["expansions"], origin, run),
         )
 
     def _release(self, run: str, number: int) -> Release:

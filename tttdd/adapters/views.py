@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from tttdd.adapters import rows
-from tttdd.adapters.database import Database, StoreError
+from tttdd.adapters.database import Database
 from tttdd.domain.identity import Value
+from tttdd.ports import StoreError
 from tttdd.protocol import Best, NodeInfo, RunInfo, StepRow
 
 
@@ -20,11 +21,14 @@ class Views:
         self._database, self._state_dir = database, state_dir
 
     def runs(self) -> list[RunInfo]:
-        """All runs, oldest first."""
-        return [self._run_info(row) for row in self._database.all("SELECT * FROM runs ORDER BY created, name")]
+        """All runs, in the order of their submission."""
+        return [self._run_info(row) for row in self._database.all("SELECT * FROM runs ORDER BY number")]
 
     def run(self, run: str) -> RunInfo:
         return self._run_info(self._row(run))
+
+    def paused(self) -> bool:
+        return bool(self._one("SELECT paused FROM daemon")["paused"])
 
     def identity(self, run: str) -> dict[str, Value]:
         return rows.from_json(self._row(run), "identity", dict[str, Value])

@@ -1,6 +1,6 @@
 """The frozen training batch of one step, one file from the daemon to the trainer, and the report that comes back.
 
-    prompt + samples + advantages --write--> batch file (fsynced, renamed into place) --read--> trainer
+    prompt + samples + advantages --encode--> batch file --read--> trainer
 
 Per token the file holds int32 id, float64 log-prob and uint8 mask, little-endian: 13 bytes.  The same batch gives the
 same bytes, so its hash names it.
@@ -8,8 +8,6 @@ same bytes, so its hash names it.
 
 from __future__ import annotations
 
-import hashlib
-import os
 import sys
 from array import array
 from pathlib import Path
@@ -92,8 +90,8 @@ class _PackedBatch(msgspec.Struct, frozen=True, kw_only=True, tag="batch 1", tag
     groups: list[_PackedGroup]
 
 
-def write(path: Path, batch: Batch) -> str:
-    """Write the batch durably, complete or not at all; returns the file's SHA-256."""
+def encode(batch: Batch) -> bytes:
+    """The file's bytes."""
     packed = _PackedBatch(
         run=batch.run,
         step=batch.step,
@@ -101,16 +99,7 @@ def write(path: Path, batch: Batch) -> str:
         rollouts_total=batch.rollouts_total,
         groups=[_pack(group) for group in batch.groups],
     )
-    data = msgspec.msgpack.encode(packed)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    aside = path.with_name(path.name + ".part")
-    with aside.open("wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    aside.rename(path)
-    sync_folder(path.parent)
-    return hashlib.sha256(data).hexdigest()
+    return msgspec.msgpack.encode(packed)
 
 
 def read(path: Path) -> Batch:
@@ -123,15 +112,6 @@ def read(path: Path) -> Batch:
         rollouts_total=packed.rollouts_total,
         groups=[_unpack(group) for group in packed.groups],
     )
-
-
-def sync_folder(folder: Path) -> None:
-    """Make renames inside `folder` durable."""
-    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 def pack_ids(ids: list[int]) -> bytes:

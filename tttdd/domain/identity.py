@@ -24,6 +24,11 @@ PLACEMENT = {
 }
 """Where and in which portions the same step is computed: no part of what a run is."""
 
+INHERITED = ("task.", "model.source", "model.revision", "model.dtype", "prompt.style")
+"""Beginnings of the fields in which a run is like the one whose archive it goes on from."""
+SHAPE = ("trainer.rank", "trainer.alpha", "trainer.targets")
+"""Fields in which it is alike once that run has trained a release."""
+
 
 def identity(
     *, task: Mapping[str, str], model: Mapping[str, Value], settings: Mapping[str, Any], seed: int

@@ -2,13 +2,11 @@
 
     releases/NNNN/ = adapter_model.safetensors + adapter_config.json + optimizer.safetensors + release.json
 
-Written to a folder aside, every file fsynced, renamed, parent fsynced: it is there complete or not at all.
+It is there complete or not at all (tttdd.durable).
 """
 
 from __future__ import annotations
 
-import os
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +14,8 @@ import msgspec
 import torch
 from safetensors.torch import load_file, save_file
 
-from tttdd.domain.batch import TrainReport, sync_folder
-
-ASIDE = ".aside"
-"""Ending of a folder that is being written; what a crash leaves behind is known by it."""
+from tttdd.domain.batch import TrainReport
+from tttdd.durable import folder_written
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True):
@@ -42,17 +38,11 @@ class Contents(msgspec.Struct, frozen=True, kw_only=True):
 
 def write(target: Path, record: Record, contents: Contents) -> None:
     """Raises OSError when `target` exists or cannot be written; then nothing of it is there."""
-    aside = target.with_name(target.name + ASIDE)
-    aside.mkdir(parents=True)
-    save_file(contents.adapter, aside / "adapter_model.safetensors", metadata={"format": "pt"})
-    save_file(contents.optimizer, aside / "optimizer.safetensors", metadata={"format": "pt"})
-    (aside / "adapter_config.json").write_bytes(_json(contents.adapter_config))
-    (aside / "release.json").write_bytes(_json(record))
-    for path in aside.iterdir():
-        _sync_file(path)
-    sync_folder(aside)
-    aside.rename(target)
-    sync_folder(target.parent)
+    with folder_written(target) as aside:
+        save_file(contents.adapter, aside / "adapter_model.safetensors", metadata={"format": "pt"})
+        save_file(contents.optimizer, aside / "optimizer.safetensors", metadata={"format": "pt"})
+        (aside / "adapter_config.json").write_bytes(_json(contents.adapter_config))
+        (aside / "release.json").write_bytes(_json(record))
 
 
 def read_adapter(folder: Path) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
@@ -71,16 +61,5 @@ def read_record(folder: Path) -> Record:
     return msgspec.json.decode((folder / "release.json").read_bytes(), type=Record)
 
 
-def remove_leftovers(releases: Path) -> None:
-    """Remove what crashes left half written in a run's folder of releases."""
-    for aside in releases.glob(f"*{ASIDE}"):
-        shutil.rmtree(aside)
-
-
 def _json(value: Any) -> bytes:
     return msgspec.json.format(msgspec.json.encode(value, order="sorted"), indent=2)
-
-
-def _sync_file(path: Path) -> None:
-    with path.open("rb") as file:
-        os.fsync(file.fileno())

@@ -24,6 +24,7 @@ import torch
 from tttdd import wire
 from tttdd.domain import batch as batches
 from tttdd.domain.batch import Batch, Group, Sample, TrainReport
+from tttdd.failpoint import Point, reach
 from tttdd.workers import flops, parallel, release
 from tttdd.workers.device import compute_alike, give_back, peak_bytes
 from tttdd.workers.lora import Adapters
@@ -107,6 +108,7 @@ class Trainer:
         if batch.release != request.release:
             raise ValueError(f"the batch was sampled under release {batch.release}, not {request.release}")
         optimizer, report = self._step(batch, request.release_path, send)
+        reach(Point.OPTIMIZER_STEPPED)
         record = release.Record(
             number=request.target_number,
             parent=request.release,
@@ -230,7 +232,6 @@ class Trainer:
 
         def write() -> None:
             assert contents is not None
-            release.remove_leftovers(target.parent)
             release.write(target, record, contents)
 
         self._parallel.by_the_first(write)

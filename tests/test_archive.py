@@ -1,5 +1,11 @@
 """The archive: what enters, what is counted, what is pruned."""
 
+import ast
+import hashlib
+import inspect
+import textwrap
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -37,6 +43,58 @@ def test_comments_docstrings_and_layout_do_not_make_a_program_new(a: str, b: str
 @pytest.mark.parametrize(("a", "b"), [("x = 1", "x = 2"), ("x = 'a'", "x = 'a '"), ("x = (", "x = ( "), ("", "x")])
 def test_another_program_is_new(a: str, b: str) -> None:
     assert normal_form(a) != normal_form(b)
+
+
+def plain_form(program: str) -> str:
+    """`normal_form` by walking every node of the tree."""
+    tree = ast.parse(program)
+    for scope in ast.walk(tree):
+        if isinstance(scope, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            first = scope.body[0] if scope.body else None
+            if (
+                isinstance(first, ast.Expr)
+                and isinstance(first.value, ast.Constant)
+                and isinstance(first.value.value, str)
+            ):
+                scope.body = scope.body[1:]
+    return hashlib.sha256(ast.dump(tree).encode()).hexdigest()
+
+
+EVERYWHERE = """
+if a:
+    def f(): "doc"; x = lambda: "no doc"
+elif b:
+    def g(): "doc"
+else:
+    class C:
+        "doc"
+        async def h(self): "doc"; return (lambda: 1, "text")
+try:
+    def f(): "doc"; "not a docstring"
+except E:
+    def f(): "doc"
+else:
+    def f(): "doc"
+finally:
+    def f(): "doc"
+for x in y:
+    def f(): "doc"
+else:
+    def f(): "doc"
+while x:
+    with y:
+        def f(): "doc"; z = 1 if "a" else "b"
+match x:
+    case 1:
+        def f(): "doc"
+"""
+
+
+@pytest.mark.parametrize(
+    "program", [EVERYWHERE, *(inspect.getsource(module) for module in (ast, inspect, hashlib, textwrap))]
+)
+def test_docstrings_are_found_wherever_a_definition_can_stand(program: str) -> None:
+    assert normal_form(program) == plain_form(program)
 
 
 @pytest.mark.parametrize("odd", ["x = (", "x = '\0'", "-" * 100_000 + "1", "(" * 5000, r"x = '\d'", "x = '\ud800'"])
@@ -143,6 +201,62 @@ def test_the_archive_keeps_its_bounds_and_its_sums(search, seeds: int, max_nodes
         check(archive, seeds, max_nodes, kept)
     assert archive.expansions == 5 * groups
     assert all(node.visits % 5 == 0 and node.visits <= archive.expansions for node in archive)
+
+
+class Plain:
+    """The archive's rules (algorithm, section 1), written with lists and loops over everything."""
+
+    def __init__(self, seeds: int) -> None:
+        self.all: list[dict[str, Any]] = [
+            {"id": n, "text": "x = 0", "reward": 1.0, "up": None, "visits": 0} for n in range(seeds)
+        ]
+        self.best: dict[int, float] = {}
+        self.alive, self.seeds = list(range(seeds)), seeds
+
+    def record(self, parent: int, found: list[tuple[str, float]], rollouts: int) -> None:
+        for _, reward in found:
+            self.best[parent] = max(reward, self.best.get(parent, reward))
+        above: int | None = parent
+        while above in self.alive:
+            self.all[above]["visits"] += rollouts
+            above = self.all[above]["up"]
+        for text, reward in found:
+            if all(self.all[node]["text"] != text for node in self.alive):
+                self.alive.append(len(self.all))
+                self.all.append({"id": len(self.all), "text": text, "reward": reward, "up": parent, "visits": 0})
+
+    def prune(self, max_nodes: int, kept: int) -> None:
+        ranked = sorted(self.all, key=lambda node: (-node["reward"], node["id"]))
+        for parent in range(len(self.all)):
+            surplus = [node["id"] for node in ranked if node["up"] == parent][kept:]
+            self.alive = [node for node in self.alive if node not in surplus]
+        others = [node["id"] for node in ranked if node["id"] in self.alive and node["id"] >= self.seeds]
+        stay = others[: max(0, max_nodes - self.seeds)]
+        self.alive = [node for node in self.alive if node < self.seeds or node in stay]
+
+
+def stored(archive: Archive, births: list[tuple[int, float, int]]) -> Archive:
+    """As the next step loads it."""
+    return Archive(archive, expansions=archive.expansions, next_id=8 + len(births), births=births)
+
+
+@given(steps, st.integers(8, 20), st.integers(1, 3))
+def test_the_archive_equals_the_rules_written_plainly(search, max_nodes: int, kept: int) -> None:
+    archive, plain, births = planted(8), Plain(8), list[tuple[int, float, int]]()
+    for groups_of_step in search:
+        alive = sorted(archive.nodes)
+        for pick, found in groups_of_step:
+            parent = alive[pick % len(alive)]
+            texts = [(f"x = {program}", reward / 4) for program, reward in found]
+            added = archive.record_group(parent, [child(text, reward) for text, reward in texts], 5)
+            births += [(parent, node.reward, node.id) for node in added]
+            plain.record(parent, texts, 5)
+        archive.prune(max_nodes, kept)
+        plain.prune(max_nodes, kept)
+        assert list(archive.nodes) == plain.alive
+        seen = [(node.id, node.reward, node.visits, node.best_child) for node in archive]
+        assert seen == [(n, plain.all[n]["reward"], plain.all[n]["visits"], plain.best.get(n)) for n in plain.alive]
+        archive = stored(archive, births)
 
 
 def check(archive: Archive, seeds: int, max_nodes: int, kept: int) -> None:

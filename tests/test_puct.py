@@ -1,6 +1,7 @@
 """PUCT: the worked example of the algorithm's page, and a naive reference."""
 
 import math
+import random
 
 import pytest
 from hypothesis import given
@@ -99,6 +100,20 @@ def searches(draw: st.DrawFn) -> tuple[Archive, int]:
 def test_selection_equals_the_naive_reference(search: tuple[Archive, int], c: float) -> None:
     archive, groups = search
     assert [node.id for node in select_parents(archive, groups, c)] == naive(archive, groups, c)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_selection_equals_the_naive_reference_on_deep_lineages_of_many_equal_rewards(seed: int) -> None:
+    archive, chance = Archive(), random.Random(seed)
+    archive.seed(8, reward=1.0)
+    for step in range(40):
+        for parent in select_parents(archive, 8, 1.0):
+            found = [parent.reward + chance.choice([-0.1, 0.0, 0.0, 0.05]) for _ in range(chance.randrange(5))]
+            children = [Child(program=f"x = {step, parent.id, i}", reward=r, step=step) for i, r in enumerate(found)]
+            archive.record_group(parent.id, children, 5)
+        archive.prune(150, 2)
+        assert [node.id for node in select_parents(archive, 8, 1.0)] == naive(archive, 8, 1.0)
+    assert max(len(list(archive.ancestors(node))) for node in archive) > 10
 
 
 @given(searches())

@@ -12,12 +12,15 @@ import ast
 import functools
 import hashlib
 import warnings
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Literal
 
 import msgspec
 
 Certificate = dict[str, str | float | bool]
+BLOCKS = ("body", "orelse", "finalbody", "handlers", "cases")
+"""Fields of statements that hold more statements."""
 
 
 class Child(msgspec.Struct, frozen=True, kw_only=True):
@@ -71,6 +74,8 @@ class Archive:
         self.removed: dict[int, Node] = {}
         """What was pruned since this object was made."""
         self._next_id = next_id
+        self._forms = Counter(node.form for node in self)
+        """How many nodes have each normal form: equal seeds share theirs."""
         self._children: dict[int, list[tuple[float, int]]] = {}
         for parent, reward, child in births:
             self._children.setdefault(parent, []).append((reward, child))
@@ -85,6 +90,10 @@ class Archive:
     def best(self) -> Node:
         """Highest reward; the older of equals."""
         return min(self, key=_by_reward)
+
+    def ranked(self) -> list[Node]:
+        """Highest reward first; the older of equals first."""
+        return sorted(self, key=_by_reward)
 
     @property
     def seeds(self) -> list[Node]:
@@ -136,7 +145,7 @@ class Archive:
         for children in self._children.values():
             for _, child in sorted(children, key=lambda birth: (-birth[0], birth[1]))[children_kept:]:
                 self._remove(child)
-        others = sorted((node for node in self if not node.seed), key=_by_reward)
+        others = [node for node in self.ranked() if not node.seed]
         for node in others[max(0, max_nodes - (len(self) - len(others))) :]:
             self._remove(node.id)
 
@@ -149,7 +158,7 @@ class Archive:
 
     def _adopt(self, parent: Node, child: Child) -> Node | None:
         form = normal_form(child.program)
-        if any(node.form == form for node in self):
+        if self._forms[form]:
             return None
         node = Node(
             id=self._next_id,
@@ -168,11 +177,13 @@ class Archive:
 
     def _add(self, node: Node) -> None:
         self.nodes[node.id] = node
+        self._forms[node.form] += 1
         self._next_id += 1
 
     def _remove(self, node_id: int) -> None:
         if (node := self.nodes.pop(node_id, None)) is not None:
             self.removed[node_id] = node
+            self._forms[node.form] -= 1
 
 
 def _by_reward(node: Node) -> tuple[float, int]:
@@ -192,11 +203,15 @@ def normal_form(program: str) -> str:
 
 
 def _without_docstrings(tree: ast.Module) -> ast.Module:
-    for scope in ast.walk(tree):
-        if isinstance(scope, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
-            match scope.body:
+    blocks: list[ast.AST] = [tree]  # only statements hold docstrings: their expressions need not be walked
+    while blocks:
+        block = blocks.pop()
+        if isinstance(block, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            match block.body:
                 case [ast.Expr(ast.Constant(str())), *rest]:
-                    scope.body = rest
+                    block.body = rest
                 case _:
                     pass
+        for name in BLOCKS:
+            blocks += getattr(block, name, ())
     return tree

@@ -9,6 +9,7 @@
 
 from __future__ import annotations
 
+import heapq
 import math
 
 from tttdd.domain.archive import Archive, Node
@@ -22,35 +23,35 @@ def select_parents(archive: Archive, groups: int, c: float) -> list[Node]:
     The archive must hold at least `groups` roots: a pick blocks its own tree alone.
     """
     score = scores(archive, c)
+    queue = [(-score[node.id], -node.reward, node.id) for node in archive]
+    heapq.heapify(queue)  # a few of the best are looked at, seldom all
     picks: dict[int, Node] = {}
     above: set[int] = set()
-    for node in sorted(archive, key=lambda node: (-score[node.id], -node.reward, node.id)):
+    while queue and len(picks) < groups:
+        node = archive.nodes[heapq.heappop(queue)[-1]]
         lineage = {ancestor.id for ancestor in archive.ancestors(node)}
-        if node.id in above or lineage & picks.keys():
-            continue
-        picks[node.id] = node
-        above |= lineage
-        if len(picks) == groups:
-            break
+        if node.id not in above and lineage.isdisjoint(picks):
+            picks[node.id] = node
+            above |= lineage
     assert len(picks) == groups, f"{len(picks)} unrelated nodes for {groups} groups"
     return list(picks.values())
 
 
 def scores(archive: Archive, c: float) -> dict[int, float]:
     """PUCT score of every node, by id."""
-    size = len(archive)
-    explore = c * _scale(archive) * math.sqrt(1 + archive.expansions)
-    result: dict[int, float] = {}
-    for rank, node in enumerate(sorted(archive, key=lambda node: (-node.reward, node.id))):
-        prior = (size - rank) / (size * (size + 1) / 2)
-        result[node.id] = _value(node) + explore * prior / (1 + node.visits)
-    return result
+    ranked, size = archive.ranked(), len(archive)
+    explore = c * _scale(ranked) * math.sqrt(1 + archive.expansions)
+    priors = size * (size + 1) / 2
+    return {
+        node.id: _value(node) + explore * ((size - rank) / priors) / (1 + node.visits)
+        for rank, node in enumerate(ranked)
+    }
 
 
 def _value(node: Node) -> float:
     return node.best_child if node.visits and node.best_child is not None else node.reward
 
 
-def _scale(archive: Archive) -> float:
-    rewards = [node.reward for node in archive if not node.seed] or [node.reward for node in archive]
-    return max(max(rewards) - min(rewards), MIN_SCALE)
+def _scale(ranked: list[Node]) -> float:
+    rewards = [node.reward for node in ranked if not node.seed] or [node.reward for node in ranked]
+    return max(rewards[0] - rewards[-1], MIN_SCALE)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import msgspec
 
-from tttdd import __version__, config
+from tttdd import __version__, config, journal
 
 
 def main() -> None:
@@ -19,7 +19,7 @@ def main() -> None:
         settings = _overridden(config.load(path), arguments)
     except config.ConfigError as error:
         sys.exit(_refused(str(error)))
-    logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
+    logging.basicConfig(level=logging.INFO, handlers=[journal.handler(sys.stderr)])
     from tttdd import daemon  # costs more than telling a mistake does
 
     try:
@@ -44,7 +44,8 @@ def _overridden(settings: config.Config, arguments: argparse.Namespace) -> confi
 
 
 def _refused(message: str) -> int:
-    sys.stderr.write(f"tttdd: {message}\n")
+    told = f"tttdd: {message}"
+    sys.stderr.write((journal.marked(told, logging.ERROR) if journal.reads(sys.stderr) else told) + "\n")
     return 2
 
 

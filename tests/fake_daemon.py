@@ -177,14 +177,14 @@ class Served(NamedTuple):
 
 
 @contextmanager
-def serving(socket: Path, **admit: str) -> Iterator[Served]:
+def serving(socket: Path, group: str = "") -> Iterator[Served]:
     runner = FakeRunner()
     board = FakeBoard(runner)
     with anyio.from_thread.start_blocking_portal() as portal:
 
         async def run(*, task_status: anyio.abc.TaskStatus[None]) -> None:
-            bound = server.bind(socket, "")
-            await server.serve(bound, app.build(runner, board, **admit), ready=task_status.started)
+            bound = server.bind(socket, group)
+            await server.serve(bound, app.build(runner, board, group=group), ready=task_status.started)
 
         future, _ = portal.start_task(run)
         try:

@@ -1,6 +1,7 @@
 """The live snapshot: one writer (the runner and the step in hand), whole snapshots for every reader.
 
-A slow or late reader cannot be wrong: it gets the newest `Status`, never a difference.
+A slow or late reader cannot be wrong: it gets the newest `Status`, never a difference.  Moments that are shown are Unix
+time; what has passed is taken from the monotonic clock, because the other one can be set.
 """
 
 from __future__ import annotations
@@ -98,13 +99,14 @@ class Board:
         self.touch()
 
     def phase(self, step: int, release: int, phase: PhaseName) -> None:
-        now = time.time()
+        now = time.monotonic()
         if phase == "sample":
             self._cells = [["waiting"] * len(row) for row in self._cells]
             self._seconds = {}
         elif self._phase in ("sample", "train", "publish", "prove", "commit"):
-            self._seconds[self._phase] = self._seconds.get(self._phase, 0.0) + now - self._since
-        self._phase, self._since, self._preparing, self._progress = phase, now, "", None
+            self._seconds[self._phase] = self._seconds.get(self._phase, 0.0) + now - self._entered
+        self._phase, self._since, self._entered = phase, time.time(), now
+        self._preparing, self._progress = "", None
         logging.getLogger("tttdd.step").info("step %d, release %d: %s", step, release, phase)
         self.touch()
 
@@ -128,7 +130,7 @@ class Board:
     def _clear(self) -> None:
         self._cells: list[list[CellState]] = []
         self._phase: PhaseName = "start"
-        self._since = time.time()
+        self._since, self._entered = time.time(), time.monotonic()
         self._seconds: dict[str, float] = {}
         self._step_seconds: list[float] = []
         self._preparing, self._progress = "", None
@@ -153,7 +155,7 @@ class Board:
         if not self._step_seconds:
             return None
         mean = sum(self._step_seconds) / len(self._step_seconds)
-        used = sum(self._seconds.values()) + time.time() - self._since
+        used = sum(self._seconds.values()) + time.monotonic() - self._entered
         return max(0.0, mean * (run.steps - run.step) - min(used, mean))
 
 

@@ -1,24 +1,19 @@
 """The API's routes: each a few lines between the protocol and the runner or the board.
 
-    GET reads a snapshot, the store or the judges' tasks; POST asks the runner, which answers at once and acts later
-
-Events are whole snapshots, at most COALESCED_HZ a second: a slow or late client cannot be wrong.
+GET reads a snapshot, the store or the judges' tasks; POST asks the runner, which answers at once and acts later
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from typing import Any, Protocol
 
 import anyio
 import msgspec
-from starlette.responses import StreamingResponse
 
 from tttdd import __version__, gpus, protocol
+from tttdd.api.events import Board, EventStream, Feed
 from tttdd.api.openapi import describe
 from tttdd.api.routing import App, Call, Route
-
-COALESCED_HZ = 5
 
 
 class Runner(Protocol):
@@ -38,14 +33,6 @@ class Runner(Protocol):
     def tasks(self) -> list[protocol.TaskInfo]: ...
 
 
-class Board(Protocol):
-    def snapshot(self) -> protocol.Status: ...
-
-    async def changed(self, after: int) -> int:
-        """Wait for a version above `after`; returns it."""
-        ...
-
-
 def build(runner: Runner, board: Board, *, group: str = "") -> App:
     """The application; members of `group` may use it besides root and the daemon's account."""
     stopping = anyio.Event()
@@ -57,7 +44,7 @@ def build(runner: Runner, board: Board, *, group: str = "") -> App:
 
 class _Handlers:
     def __init__(self, runner: Runner, board: Board, stopping: anyio.Event) -> None:
-        self._runner, self._board, self._stopping = runner, board, stopping
+        self._runner, self._board, self._feed, self._stopping = runner, board, Feed(board), stopping
         self.routes: list[Route] = []
 
     async def health(self, call: Call) -> protocol.Health:
@@ -66,9 +53,8 @@ class _Handlers:
     async def status(self, call: Call) -> protocol.Status:
         return self._board.snapshot()
 
-    async def events(self, call: Call) -> StreamingResponse:
-        headers = {"content-type": "text/event-stream", "cache-control": "no-store"}
-        return StreamingResponse(_events(self._board, self._stopping), headers=headers)
+    async def events(self, call: Call) -> EventStream:
+        return EventStream(self._feed, self._stopping)
 
     async def openapi(self, call: Call) -> dict[str, Any]:
         return describe(self.routes, __version__)
@@ -167,21 +153,3 @@ def _get(path: str, handler: Any, gives: Any, summary: str, **more: Any) -> Rout
 
 def _post(path: str, handler: Any, gives: Any, summary: str, **more: Any) -> Route:
     return Route(method="POST", path=path, handler=handler, gives=gives, summary=summary, **more)
-
-
-async def _events(board: Board, stopping: anyio.Event) -> AsyncIterator[bytes]:
-    version = -1
-    while True:
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(_cancel_on, stopping, tasks.cancel_scope)
-            version = await board.changed(version)
-            tasks.cancel_scope.cancel()
-        if stopping.is_set():
-            return
-        yield b"data: " + msgspec.json.encode(board.snapshot()) + b"\n\n"
-        await anyio.sleep(1 / COALESCED_HZ)
-
-
-async def _cancel_on(event: anyio.Event, scope: anyio.CancelScope) -> None:
-    await event.wait()
-    scope.cancel()

@@ -90,7 +90,8 @@ class _Admission:
             return await self._app(scope, receive, send)
         hint = f"ask for membership in the group {self._group!r}" if self._group else "use the daemon's account"
         who = f"uid {caller.uid}" if caller else "an unknown account"
-        refusal = _json(403, protocol.Error(error=f"{who} may not use this socket", hint=hint))
+        told = protocol.Error(error=f"{who} may not use this socket", hint=hint)
+        refusal = _json(403, told, {"connection": "close"})
         return await refusal(scope, receive, send)
 
 

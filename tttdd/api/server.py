@@ -13,19 +13,23 @@ import grp
 import logging
 import os
 import socket
+import time
 from collections.abc import Callable, Generator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import anyio
 import uvicorn.config
 import uvicorn.server
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from tttdd.api import peer
+from tttdd.api.connection import Connection
 from tttdd.api.routing import App
 
 STOP_SECONDS = 3
+IDLE_SECONDS = 5
+"""Between two requests on one connection."""
+EXPIRE_SECONDS = 1.0
 FIRST_FD = 3
 """systemd's SD_LISTEN_FDS_START."""
 
@@ -93,20 +97,12 @@ async def serve(sock: socket.socket, app: App, *, ready: Callable[[], None]) -> 
     server = _Server(app, ready)
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(server.run_shielded, sock)
+        tasks.start_soon(server.expire)
         try:
             await anyio.sleep_forever()
         finally:
             app.stopping.set()
             server.should_exit = True
-
-
-class _Protocol(HttpToolsProtocol):
-    """uvicorn's protocol, with the peer's credentials in the request's state."""
-
-    def connection_made(self, transport: Any) -> None:
-        sock = transport.get_extra_info("socket")
-        self.app_state = {"peer": peer.credentials(sock)} if sock.family == socket.AF_UNIX else {}
-        super().connection_made(transport)
 
 
 class _Server(uvicorn.server.Server):
@@ -116,7 +112,7 @@ class _Server(uvicorn.server.Server):
         super().__init__(
             uvicorn.config.Config(
                 app,
-                http=_Protocol,
+                http=Connection,
                 ws="none",
                 lifespan="off",
                 interface="asgi3",
@@ -124,6 +120,7 @@ class _Server(uvicorn.server.Server):
                 access_log=False,
                 server_header=False,
                 proxy_headers=False,
+                timeout_keep_alive=IDLE_SECONDS,
                 timeout_graceful_shutdown=STOP_SECONDS,
             )
         )
@@ -136,6 +133,12 @@ class _Server(uvicorn.server.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
         self._ready()
+
+    async def expire(self) -> None:
+        while True:
+            await anyio.sleep(EXPIRE_SECONDS)
+            for connection in cast("set[Connection]", self.server_state.connections).copy():
+                connection.expire(time.monotonic())
 
     async def run_shielded(self, sock: socket.socket) -> None:
         with anyio.CancelScope(shield=True):

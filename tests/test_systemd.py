@@ -6,6 +6,7 @@ tttdd.socket listens -> a first connection starts tttdd.service -> READY=1 -> be
 from __future__ import annotations
 
 import json
+import logging
 import os
 import re
 import shutil
@@ -19,6 +20,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+
+from tests.tiny_models import write_tiny_model
+from tttdd import journal
 
 ROOT = Path(__file__).resolve().parent.parent
 UNITS = [ROOT / "systemd" / name for name in ("tttdd.service", "tttdd.socket")]
@@ -50,6 +54,43 @@ def test_a_misspelt_key_would_be_noticed(tmp_path: Path) -> None:
     service[0].write_text(UNITS[0].read_text().replace("WatchdogSec=", "WatchdogSce="))
     service[1].write_text(UNITS[1].read_text())
     assert "WatchdogSce" in verify(*service)
+
+
+def exposure(unit: Path, limit: float) -> bool:
+    """Whether systemd-analyze counts no more than `limit` of 10."""
+    command = [tool("systemd-analyze"), "security", "--offline=true", f"--threshold={round(limit * 10)}", unit]
+    return subprocess.run(command, capture_output=True, timeout=60).returncode == 0
+
+
+def test_the_service_is_no_more_exposed_than_it_says(tmp_path: Path) -> None:
+    service, told = (
+        UNITS[0].read_text(),
+        re.search(r"exposure level of ([\d.]+)", (ROOT / "systemd/README.md").read_text()),
+    )
+    assert told and exposure(UNITS[0], float(told.group(1)))
+    weaker = tmp_path / "tttdd.service"
+    weaker.write_text(service.replace("ProtectKernelModules=yes\n", ""))
+    assert not exposure(weaker, float(told.group(1)))
+
+
+def test_a_message_for_the_journal_has_its_priority_on_every_line() -> None:
+    lines = journal.Lines("%(name)s: %(message)s")
+    told = {logging.INFO: "6", logging.WARNING: "4", logging.ERROR: "3", logging.CRITICAL: "2", logging.DEBUG: "7"}
+    for level, priority in told.items():
+        record = logging.LogRecord("tttdd", level, "file", 1, "first\nsecond of %d", (2,), None)
+        assert lines.format(record) == f"<{priority}>tttdd: first\n<{priority}>second of 2"
+
+
+@pytest.mark.parametrize(("ours", "led"), [(True, "<3>tttdd: "), (False, "tttdd: ")])
+def test_only_a_stream_of_the_journal_is_given_priorities(tmp_path: Path, ours: bool, led: str) -> None:
+    read, write = os.pipe()
+    node = os.fstat(write)
+    environment = os.environ | {"JOURNAL_STREAM": f"{node.st_dev}:{node.st_ino if ours else node.st_ino + 1}"}
+    command = [sys.executable, "-m", "tttdd", "--config", str(tmp_path / "none.toml")]
+    with open(read) as reader:
+        subprocess.run(command, stderr=write, env=environment, timeout=60)
+        os.close(write)
+        assert reader.read().startswith(led)
 
 
 def test_the_account_is_made_by_sysusers(tmp_path: Path) -> None:
@@ -124,10 +165,10 @@ def heard(manager: socket.socket, word: bytes) -> bool:
 
 
 @pytest.fixture(scope="module")
-def boot() -> dict[str, str]:
+def boot(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """What check.sh saw inside: its lines "name: value"."""
-    script = ROOT / "tests/boot/boot.sh"
-    command = [script, sys.base_prefix, sysconfig.get_path("purelib")]
+    script, model = ROOT / "tests/boot/boot.sh", write_tiny_model(tmp_path_factory.mktemp("boot") / "model")
+    command = [script, sys.base_prefix, sysconfig.get_path("purelib"), model]
     done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=110)
     if done.returncode == CANNOT:
         pytest.skip(f"no systemd can be booted here: {done.stdout.splitlines()[-1]}")
@@ -158,6 +199,37 @@ def test_state_and_models_belong_to_the_daemon_alone(boot: dict[str, str]) -> No
 
 def test_the_judges_keep_their_namespaces_under_the_hardening(boot: dict[str, str]) -> None:
     assert json.loads(boot["status"])["judges"]["level"] == "namespaces"
+
+
+def test_a_program_is_really_judged_there(boot: dict[str, str]) -> None:
+    verdict = json.loads(boot["judged"])
+    assert verdict["valid"] and verdict["artifact_sha256"]
+    assert verdict["objective"] == pytest.approx(0.486666666667)
+
+
+def test_a_run_goes_to_its_end_there(boot: dict[str, str]) -> None:
+    run = json.loads(boot["run"])
+    assert (run["state"], run["step"], run["release"]) == ("finished", 1, 1), run["reason"]
+
+
+def logged(boot: dict[str, str]) -> list[tuple[int, str]]:
+    """Priority and message of each line in the journal that is not the manager's own."""
+    lines = json.loads(f"[{boot['log'].rstrip(',')}]")
+    return [(int(line["PRIORITY"]), line["MESSAGE"]) for line in lines if line["_UID"] != "0"]
+
+
+def test_the_journal_tells_each_phase_of_a_run(boot: dict[str, str]) -> None:
+    phases = [message.split(": ")[-1] for priority, message in logged(boot) if "tttdd.step: " in message]
+    assert phases == ["publish", "prove", "sample", "train", "publish", "prove", "commit"]
+    assert (6, "tttdd.step: step 0, release 0: sample") in logged(boot)
+    assert (6, "tttdd.runner: run r: finished") in logged(boot)
+
+
+def test_a_refused_configuration_is_an_error_in_the_journal_and_is_not_tried_again(boot: dict[str, str]) -> None:
+    assert boot["refused"] == "1 failed 0 2"
+    ((priority, message),) = [line for line in logged(boot) if "parralel" in line[1]]
+    assert priority == 3
+    assert "/etc/tttdd/tttdd.toml:" in message and "parallel" in message
 
 
 def test_members_of_the_group_get_in_and_strangers_do_not(boot: dict[str, str]) -> None:

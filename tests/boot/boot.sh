@@ -1,9 +1,9 @@
 #!/bin/bash
 # Boot a real systemd over a throw-away overlay of this machine's own root, with the units of this checkout installed as
 # systemd/README.md says, run check.sh inside and print its log.  No image is built and nothing outside is changed.
-#   boot.sh PYTHON_PREFIX SITE_PACKAGES       exit 77: this machine cannot do it, the reason is the last line
+#   boot.sh PYTHON_PREFIX SITE_PACKAGES MODEL       exit 77: this machine cannot do it, the reason is the last line
 set -euo pipefail
-prefix=$1 packages=$2
+prefix=$1 packages=$2 model=$3
 here=$(dirname "$(readlink -f "$0")")
 source=$(dirname "$(dirname "$here")")
 
@@ -25,12 +25,14 @@ cp "$source"/systemd/tttdd.{service,socket} "$units"
 install -D -m 644 "$source/systemd/tttdd.sysusers" "$root/usr/lib/sysusers.d/tttdd.conf"
 install -D -m 644 "$source/systemd/tttdd.tmpfiles" "$root/usr/lib/tmpfiles.d/tttdd.conf"
 mkdir "$root/etc/tttdd"
-sed 's/^group = .*/group = "tttdd"/' "$source/etc/tttdd.cpu.toml" >"$root/etc/tttdd/tttdd.toml"
+sed -e 's/^group = .*/group = "tttdd"/' -e 's|^package = "llm-.*|path = "/opt/model"|' \
+    "$source/etc/tttdd.cpu.toml" >"$root/etc/tttdd/tttdd.toml"
+cp -r "$model" "$root/opt/model" && chmod -R a+rX "$root/opt/model"
 install -D "$here/check.sh" "$root/opt/check.sh"
 mkdir -p "$units/tttdd.service.d"
 cat >"$units/tttdd.service.d/test.conf" <<UNIT
 [Service]
-WatchdogSec=2
+WatchdogSec=3
 RestartSec=0
 Environment=LD_LIBRARY_PATH=/opt/python/lib
 UNIT

@@ -7,6 +7,7 @@ mode() { stat -c '%a %U %G' "$1"; }
 now() { date +%s%3N; }
 restarted() { [ "$(property NRestarts)" = "$1" ] && [ "$(property ActiveState)" = active ]; }
 until_restarted() { for _ in $(seq 80); do restarted "$1" && return; sleep 0.1; done; }
+until_said() { for _ in $(seq 100); do journalctl -u tttdd -o cat --no-pager | grep -qE "$1" && return; sleep 0.3; done; }
 client() { /opt/tttdd/bin/python -m tttctl "$@"; }
 nobody() { runuser -u nobody -- /opt/tttdd/bin/python -m tttctl status >/dev/null 2>&1; }
 give_up() { echo "gave up: $1"; journalctl -u tttdd -o cat --no-pager; exit 1; }
@@ -27,6 +28,7 @@ say first_answer_ms $(($(now) - begun))
 [ "$(property ActiveState)" = active ] || give_up "the service did not start: $answer"
 for _ in $(seq 40); do client status --json | grep -q '"starting"' || break; sleep 0.2; done
 say status "$(client status --json | tr '\n' ' ')"
+client submit erdos_min_overlap --steps 1 --groups 1 --rollouts 3 --name r >/dev/null
 say started "$(property ActiveState) $(property User)"
 say state "$(mode /var/lib/tttdd)"
 say cache "$(mode /var/cache/tttdd)"
@@ -34,7 +36,9 @@ nobody; say stranger $?
 usermod -aG tttdd nobody
 nobody; say member $?
 
-sleep 3 # longer than WatchdogSec
+until_said 'run r: (finished|failed)' # longer than WatchdogSec
+say judged "$(client verify r --json | tr '\n' ' ')"
+say run "$(client status r --json | tr '\n' ' ')"
 say beating "$(property NRestarts) $(property ActiveState)"
 kill -STOP "$(property MainPID)"
 until_restarted 1
@@ -52,8 +56,15 @@ say stop_ms $(($(now) - begun))
 say stopped "$(property ActiveState) $(property Result) $(property ExecMainStatus)"
 for pid in $processes; do [ ! -e "/proc/$pid" ] || say left "$pid $(tr '\0' ' ' <"/proc/$pid/cmdline")"; done
 say socket_stays "$(mode /run/tttdd/tttdd.sock)"
+
+cp /etc/tttdd/tttdd.toml /run/good.toml
+echo 'parralel = 2' >>/etc/tttdd/tttdd.toml
+systemctl start tttdd.service
+say refused "$? $(property ActiveState) $(property NRestarts) $(property ExecMainStatus)"
+cp /run/good.toml /etc/tttdd/tttdd.toml
 client status >/dev/null
 say again "$? $(property ActiveState)"
 say failed "$(systemctl --failed --no-legend | tr '\n' ' ')"
+say log "$(journalctl -u tttdd -o json --output-fields=PRIORITY,MESSAGE,_UID --no-pager | tr '\n' ',')"
 journalctl -u tttdd -o cat --no-pager | sed 's/^/journal: /'
 echo "done:"

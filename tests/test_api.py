@@ -17,11 +17,7 @@ from typing import Any
 import anyio
 import anyio.from_thread
 import pytest
-import schemathesis
 from fake_daemon import FakeBoard, FakeRunner, Served, serving
-from hypothesis import HealthCheck, settings
-from schemathesis.checks import load_all_checks
-from schemathesis.specs.openapi.checks import positive_data_acceptance
 from starlette.requests import empty_receive
 
 from tests.fakes import FakeNvml
@@ -331,22 +327,3 @@ def test_the_description_forbids_what_the_api_refuses(served: Served) -> None:
     schemas = ask(served, "GET", "/v1/openapi.json")[1]["components"]["schemas"]
     assert schemas["Submit"]["additionalProperties"] is False
     assert "additionalProperties" not in schemas["Status"]
-
-
-ONE = app.build(FAKE := FakeRunner(), FakeBoard(FAKE))
-
-
-async def local(scope: Any, receive: Any, send: Any) -> None:
-    """The application as the daemon's own account sees it, without a socket."""
-    await ONE({**scope, "state": {"peer": US}}, receive, send)
-
-
-load_all_checks()
-described = schemathesis.openapi.from_asgi("/v1/openapi.json", local)
-
-
-@described.exclude(path="/v1/events").parametrize()
-@settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.filter_too_much, HealthCheck.too_slow])
-def test_the_api_is_what_it_describes(case: Any) -> None:
-    # 7.0 is an integer to JSON Schema and a float to us
-    case.call_and_validate(excluded_checks=[positive_data_acceptance])

@@ -13,6 +13,7 @@ import contextlib
 import itertools
 import math
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -30,6 +31,33 @@ from tttdd import wire
 from tttdd.ports import WorkerDied, WorkerFailed
 
 STOP_SECONDS = 5.0
+LOG_BYTES = 4 << 20
+"""A longer log is set aside as NAME.1 when its worker starts, in place of what was set aside before."""
+PASSED = (
+    *("PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LC_", "TZ", "TERM", "TMPDIR", "XDG_", "VIRTUAL_ENV"),
+    *("LD_", "LIBRARY_PATH", "CPATH", "C_INCLUDE_PATH", "CPLUS_INCLUDE_PATH", "CC", "CXX", "PYTHON", "MALLOC_"),
+    *("CUDA", "CUBLAS", "CUDNN", "NVIDIA", "NVTE_", "NCCL_", "UCX_", "GLOO_", "TORCH", "PYTORCH", "TRITON"),
+    *(
+        "SGLANG",
+        "SGL_",
+        "FLASHINFER",
+        "DG_",
+        "NVCC_",
+        "CUTLASS_",
+        "MAX_JOBS",
+        "OMP_",
+        "GOMP_",
+        "KMP_",
+        "MKL_",
+        "OPENBLAS_",
+        "NUMEXPR_",
+    ),
+    *("HF_", "TRANSFORMERS_", "TOKENIZERS_", "SSL_CERT_", "REQUESTS_CA_BUNDLE", "TTTDD_"),
+)
+"""Beginnings of names in a worker's environment."""
+SECRET = re.compile("KEY|TOKEN(?!IZERS)|SECRET|PASS|CREDENTIAL|AUTH", re.IGNORECASE)
+PASSWORD = re.compile(r"://[^/\s]*@")
+FETCHING = re.compile("PIP_|(HTTPS?|ALL|NO)_PROXY$|NETRC$", re.IGNORECASE)
 
 
 class _Waiting:
@@ -59,6 +87,7 @@ class Worker:
         ours, theirs = socket.socketpair()
         ours.setblocking(False)
         self._log.parent.mkdir(parents=True, exist_ok=True)
+        _bound(self._log)
         with theirs, self._log.open("ab") as log:
             command = [
                 sys.executable,
@@ -75,7 +104,7 @@ class Worker:
                 stdout=log,
                 stderr=log,
                 pass_fds=[theirs.fileno()],
-                env=_environment(),
+                env=_environment(self._module),
                 start_new_session=True,
             )
         self._stream = await anyio.abc.UNIXSocketStream.from_socket(ours)
@@ -184,9 +213,25 @@ class Worker:
         self._process.wait()
 
 
-def _environment() -> dict[str, str]:
-    """Devices are numbered as NVML and nvidia-smi do, whatever the daemon was started with."""
-    kept = {name: value for name, value in os.environ.items() if name != "CUDA_VISIBLE_DEVICES"}
+def _bound(log: Path) -> None:
+    if log.exists() and log.stat().st_size > LOG_BYTES:
+        log.replace(log.with_name(f"{log.name}.1"))
+
+
+def _environment(module: str) -> dict[str, str]:
+    """What workers are known to need, and no secret: neither by its name nor in an address.
+
+    A list of what passes, because a secret can have any name; within it by pattern, because of the likes of HF_TOKEN.
+    Only what fetches models gets the ways to the package index, with their passwords.
+    """
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if name.startswith(PASSED) and not SECRET.search(name) and not PASSWORD.search(value)
+    }
+    if module == "tttdd.workers.fetch":
+        kept |= {name: value for name, value in os.environ.items() if FETCHING.match(name)}
+    kept.pop("CUDA_VISIBLE_DEVICES", None)  # devices are numbered as NVML and nvidia-smi do
     return kept | {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
 
 

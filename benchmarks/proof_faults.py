@@ -25,6 +25,8 @@ import anyio
 import msgspec
 from hardware import described
 
+sys.path.append(sys.path.pop(0))  # benchmarks/judges.py must not hide the package
+
 from tttdd import config, gpus, memory, step
 from tttdd.adapters.catalog import JudgeCatalog
 from tttdd.adapters.sglang import Generated, SglangEngine
@@ -82,6 +84,9 @@ class Quiet:
 class NoJudges:
     """No program is judged here."""
 
+    def granted(self, task: Any) -> Any:
+        return task
+
     def for_task(self, *_: Any) -> None: ...
 
 
@@ -125,7 +130,9 @@ async def measure(options: argparse.Namespace, settings: Config) -> dict[str, An
         sys.exit(f"{options.run} has {run.release} releases; two are needed")
     task = JudgeCatalog(settings, NoJudges()).load(run.task).prompt  # pyright: ignore[reportArgumentType]
     found: dict[str, Any] = {"release": newest.number, "faults": {}}
-    plan: Any = argparse.Namespace(name=options.run, task=task, groups=1, rollouts=8, seed=0)
+    plan: Any = argparse.Namespace(
+        name=options.run, task=task, groups=1, rollouts=8, seed=0, context_length=settings.engine.context_length
+    )
     with tempfile.TemporaryDirectory() as scratch:
         workshop: Any = FaultyWorkshop(settings, store, Path(scratch))
         print("\n".join(memory.plan_for(settings, files.path, gpus.read(), 8).lines()))

@@ -35,3 +35,17 @@ async def test_calls_to_a_worker_that_does_not_read_can_be_cancelled_and_it_is_k
                         tasks.start_soon(lambda: worker.call("prepare", text="x" * 1000))
     with pytest.raises(ProcessLookupError):
         os.kill(worker.pid, 0)
+
+
+@pytest.mark.anyio
+async def test_a_long_log_is_set_aside_when_its_worker_starts_and_a_short_one_is_gone_on_with(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(workers, "LOG_BYTES", 100)
+    log, aside = tmp_path / "engine.log", tmp_path / "engine.log.1"
+    for words in ("short, " * 2, "long, " * 20):
+        log.write_text(words)
+        async with Worker("tttdd.workers.fetch", {}, log):
+            pass
+        assert (aside.exists(), log.read_text().startswith(words)) == (len(words) > 100, len(words) <= 100)
+    assert aside.read_text() == words

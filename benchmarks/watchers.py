@@ -105,15 +105,24 @@ def changed_and_read(client: Client, selector: selectors.BaseSelector, seconds: 
 
 
 def measured(sources: dict[str, Path], seconds: float, rounds: int) -> dict[str, dict[int, Cost]]:
-    """By name of the sources and number of watchers: the round in which the daemon worked least."""
-    found: dict[str, dict[int, Cost]] = {name: dict.fromkeys(COUNTS, Cost(9e9, 0)) for name in sources}
+    """By name of the sources and number of watchers: the mean over the rounds."""
     with ExitStack() as stack:
         daemons = {name: stack.enter_context(daemon(place)) for name, place in sources.items()}
+        found: dict[str, dict[int, list[Cost]]] = {name: {count: [] for count in COUNTS} for name in sources}
         for _ in range(rounds):
             for name, (client, process) in daemons.items():
                 for count in COUNTS:
-                    found[name][count] = min(found[name][count], cost(client, process, count, seconds))
-    return found
+                    found[name][count].append(cost(client, process, count, seconds))
+    return {name: {count: mean(each) for count, each in costs.items()} for name, costs in found.items()}
+
+
+def mean(costs: list[Cost]) -> Cost:
+    return Cost(*(sum(values) / len(costs) for values in zip(*costs, strict=True)))
+
+
+def per_snapshot(costs: dict[int, Cost], count: int) -> float:
+    """Milliseconds of processor that each snapshot told to each watcher costs."""
+    return 1e3 * (costs[count].processor - costs[0].processor) / (costs[count].snapshots * count)
 
 
 def main() -> None:
@@ -125,9 +134,7 @@ def main() -> None:
     options = parser.parse_args()
     sources = {"now": ROOT} | ({"before": options.against.resolve()} if options.against else {})
     found = measured(sources, options.seconds, options.rounds)
-    added = {
-        name: [costs[count].processor - costs[0].processor for count in COUNTS[1:]] for name, costs in found.items()
-    }
+    each = {name: {count: per_snapshot(costs, count) for count in COUNTS[1:]} for name, costs in found.items()}
     record = {
         "command": " ".join(["python", *sys.argv]),
         "date": datetime.now(UTC).date().isoformat(),
@@ -136,10 +143,14 @@ def main() -> None:
         "runs": RUNS,
         "changes_a_second": CHANGES_HZ,
         "watchers": {
-            name: {str(count): rounded(each) for count, each in costs.items()} for name, costs in found.items()
+            name: {str(count): rounded(cost) for count, cost in costs.items()} for name, costs in found.items()
         },
-        "added_by_200_over_added_by_1": {name: round(many / max(one, 1e-3), 1) for name, (one, many) in added.items()},
+        "milliseconds_a_snapshot": {
+            name: {str(count): round(cost, 3) for count, cost in costs.items()} for name, costs in each.items()
+        },
     }
+    if options.against:
+        record["times_cheaper_with_200"] = round(each["before"][COUNTS[-1]] / each["now"][COUNTS[-1]], 1)
     print(json.dumps(record, indent=1))
     if options.out:
         options.out.write_text(json.dumps(record, indent=1) + "\n")

@@ -43,7 +43,9 @@ class Evaluator:
 
     def grade(self, program: str, ticket: Ticket | None = None) -> Verdict:
         """Run and grade.  Raises JudgeDied when a process of ours fails, GraderFailed when the task's judge does."""
-        outcome = self._sandbox.run(program, self._task.call, self._limits, ticket)
+        outcome = self._run(program, ticket)
+        if _killed(outcome, self._limits):  # by a person, or for memory that others took: it gets a second chance
+            outcome = self._run(program, ticket)
         artifact = outcome.result[1:]
         if refused := self._rejection(outcome):
             verdict = _rejected(*refused)
@@ -59,6 +61,9 @@ class Evaluator:
 
     def cancel(self, ticket: Ticket) -> None:
         self._sandbox.cancel(ticket)
+
+    def _run(self, program: str, ticket: Ticket | None) -> Outcome:
+        return self._sandbox.run(program, self._task.call, self._limits, ticket)
 
     def _rejection(self, outcome: Outcome) -> tuple[Reason, str] | None:
         """Why there is nothing to grade; our own marks come before the child's word."""
@@ -127,13 +132,23 @@ def _ended(outcome: Outcome, limits: Limits) -> tuple[Reason, str] | None:
     return None
 
 
+def _killed(outcome: Outcome, limits: Limits) -> bool:
+    """Whether it got SIGKILL, and nothing tells of a limit that it broke."""
+    killed = os.WIFSIGNALED(outcome.wait_status) and os.WTERMSIG(outcome.wait_status) == signal.SIGKILL
+    return outcome.ending == "exited" and killed and not (outcome.out_of_memory or _spent(outcome, limits))
+
+
+def _spent(outcome: Outcome, limits: Limits) -> bool:
+    return outcome.cpu_seconds >= _NEARLY * limits.cpu_seconds
+
+
 def _signalled(number: int, outcome: Outcome, limits: Limits) -> tuple[Reason, str]:
     if outcome.out_of_memory:
         return "memory", "it was killed because memory ran out"
-    if number in (signal.SIGKILL, signal.SIGXCPU) and outcome.cpu_seconds >= _NEARLY * limits.cpu_seconds:
+    if number in (signal.SIGKILL, signal.SIGXCPU) and _spent(outcome, limits):
         return "timeout", f"it used more than {limits.cpu_seconds} s of processor time and was killed"
     if number == signal.SIGKILL:
-        return "memory", "the system killed it, most likely because memory ran out"
+        return "memory", "the system killed it twice, most likely because memory ran out"
     name = signal.Signals(number).name if number in set(signal.Signals) else f"signal {number}"
     return "crash", f"it was killed by {name}"
 

@@ -30,7 +30,7 @@ from schemathesis.specs.openapi.checks import positive_data_acceptance
 from urllib3.connection import HTTPConnection
 from urllib3.connectionpool import HTTPConnectionPool
 
-from tests.test_end_to_end import wait_for
+from tests.processes import wait_for
 from tttctl.client import Client, NoDaemon
 from tttdd.api import app
 from tttdd.api.peer import Peer

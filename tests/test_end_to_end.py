@@ -7,41 +7,18 @@ import signal
 import sqlite3
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import psutil
 import pytest
 
+from tests.processes import alive, wait_for, words
+from tests.tiny_config import tiny_config
 from tests.tiny_models import write_tiny_model
 from tttctl.client import Client, NoDaemon
 from tttdd.protocol import GridSize, Health, NodeInfo, Pause, RunInfo, Status, StepRow, Submit, Verified, Verify
 
-CONFIG = """
-[daemon]
-socket = "{folder}/s"
-state_dir = "{folder}/state"
-group = ""
-[model]
-path = "{folder}/model"
-dtype = "float32"
-[engine]
-backend = "torch"
-devices = []
-context_length = 4096
-[trainer]
-devices = []
-rank = 4
-lr = 1e-3
-max_tokens_per_gpu = 1024
-[sampling]
-max_new_tokens = 40
-[prompt]
-style = "{style}"
-[judges]
-time_limit = 5.0
-"""
 GRID = GridSize(2, 4)
 RUN = "/v1/runs/r"
 
@@ -55,7 +32,7 @@ class Daemon:
         self.folder, self.client = folder, Client(str(folder / "s"))
         self._environment = os.environ | (environment or {})
         write_tiny_model(folder / "model")
-        (folder / "tttdd.toml").write_text(CONFIG.format(folder=folder, style=style))
+        (folder / "tttdd.toml").write_text(tiny_config(folder, folder / "state", prompt={"style": style}))
 
     def start(self) -> None:
         command = [sys.executable, "-m", "tttdd", "--config", str(self.folder / "tttdd.toml")]
@@ -105,27 +82,6 @@ class Daemon:
     def rows(self, query: str) -> list[tuple[int, ...]]:
         with sqlite3.connect(f"file:{self.folder}/state/archive.sqlite3?mode=ro", uri=True) as database:
             return database.execute(query).fetchall()
-
-
-def words(process: psutil.Process) -> list[str]:
-    try:
-        return process.cmdline()
-    except psutil.Error:  # it has just ended
-        return []
-
-
-def alive(process: psutil.Process) -> bool:
-    try:
-        return process.status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
-
-
-def wait_for(condition: Callable[[], bool], what: str, seconds: float = 60) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, f"waited {seconds} s for {what}"
-        time.sleep(0.05)  # each look costs the daemon a request
 
 
 @pytest.fixture
@@ -235,7 +191,7 @@ def test_a_run_whose_settings_changed_is_paused_naming_the_fields(daemon: Daemon
     wait_for(lambda: daemon.run().state == "running", "the run's start")
     daemon.kill()
     config = daemon.folder / "tttdd.toml"
-    config.write_text(config.read_text().replace("lr = 1e-3", "lr = 2e-3"))
+    config.write_text(config.read_text().replace("lr = 0.001", "lr = 0.002"))
     daemon.start()
     wait_for(lambda: daemon.run().state == "paused", "the refusal")
     assert "trainer.lr" in daemon.run().reason

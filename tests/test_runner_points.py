@@ -40,7 +40,7 @@ class At:
     def __init__(self, point: Point, act: Callable[[], None], time: int = 1) -> None:
         self._point, self._act, self._left = point, act, time
 
-    def __call__(self, point: Point, what: str) -> None:
+    def __call__(self, point: Point, what: object) -> None:
         if point == self._point and self._left:
             self._left -= 1
             if not self._left:

@@ -19,7 +19,8 @@ import psutil
 import pytest
 
 from judges.task import BUILT_IN
-from tests.test_end_to_end import GRID, Daemon, wait_for
+from tests.processes import wait_for
+from tests.test_end_to_end import GRID, Daemon
 from tttdd.adapters import worker
 from tttdd.protocol import RunInfo, Submit
 

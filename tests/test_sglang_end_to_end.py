@@ -10,7 +10,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.test_end_to_end import RUN, Daemon, assert_whole, wait_for
+from tests.processes import wait_for
+from tests.test_end_to_end import RUN, Daemon, assert_whole
 from tttdd.protocol import GpuInfo, Status, StepRow
 
 HERE = Path(__file__).parent

@@ -27,6 +27,7 @@ from tttdd.adapters.workshop import LocalWorkshop
 from tttdd.api import app, server
 from tttdd.board import Board, BoardLog
 from tttdd.config import Config, place
+from tttdd.durable import make_folder
 from tttdd.ports import StoreError
 from tttdd.protocol import GpuInfo, JudgesInfo
 from tttdd.runner import Runner
@@ -135,7 +136,7 @@ async def _until_signal(scope: anyio.CancelScope) -> None:
 @contextmanager
 def locked(state_dir: Path) -> Generator[None]:
     """One daemon per state_dir: the lock goes with the process, however it ends."""
-    state_dir.mkdir(parents=True, exist_ok=True)
+    make_folder(state_dir)
     with (state_dir / "lock").open("w") as handle:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)

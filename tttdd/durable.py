@@ -34,7 +34,7 @@ def write_file(path: Path, data: bytes) -> None:
         aside.unlink(missing_ok=True)
         raise
     _sync(path.parent)
-    reach(Point.FILE_IN_PLACE)
+    reach(Point.FILE_IN_PLACE, path.name)
 
 
 @contextmanager
@@ -61,7 +61,7 @@ def folder_written(path: Path) -> Generator[Path]:
         shutil.rmtree(aside, ignore_errors=True)
         raise
     _sync(path.parent)
-    reach(Point.FOLDER_IN_PLACE)
+    reach(Point.FOLDER_IN_PLACE, path.name)
 
 
 def link_folder(source: Path, target: Path) -> None:
@@ -76,7 +76,7 @@ def link_folder(source: Path, target: Path) -> None:
 
 
 def make_folder(path: Path) -> None:
-    """With its parents, each of which then knows of it for good."""
+    """With its parents, each of which then knows of it for good; one that is there is taken for durable."""
     if path.is_dir():
         return
     make_folder(path.parent)

@@ -41,13 +41,13 @@ class Point(StrEnum):
     RUN_DONE = "last step done"
 
 
-Listener = Callable[[Point, str], None]
+Listener = Callable[[Point, object], None]
 
 listener: Listener | None = None
 """Set by tests only."""
 
 
-def reach(point: Point, what: str = "") -> None:
-    """`what` says which one, where there are many: a rollout's coordinate."""
+def reach(point: Point, what: object = "") -> None:
+    """`what` says which one, where there are many: a rollout, a release."""
     if listener is not None:
         listener(point, what)

@@ -163,13 +163,13 @@ async def one_rollout(
     seed = rollout_seed(plan.seed, place)
     sampled = await answers.sample(ask.prompt_ids, release=release.number, seed=seed, stop=ask.prompt.stop)
     clock.sampled(len(sampled.token_ids))
-    reach(Point.ROLLOUT_SAMPLED, str(place))
+    reach(Point.ROLLOUT_SAMPLED, place)
     program = extract.extract(plan.task, sampled.text)
     world.observer.cell(place, "judging")
     verdict = await world.judge.grade(program) if program is not None else no_program(sampled.finish_reason)
-    reach(Point.ROLLOUT_JUDGED, str(place))
+    reach(Point.ROLLOUT_JUDGED, place)
     world.store.record(plan.name, Rollout(place, ask.parent.id, program, sampled, verdict))
-    reach(Point.ROLLOUT_RECORDED, str(place))
+    reach(Point.ROLLOUT_RECORDED, place)
     world.observer.cell(place, outcome(verdict, ask.best))
 
 

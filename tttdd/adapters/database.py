@@ -15,7 +15,6 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
-from tttdd.durable import make_folder
 from tttdd.failpoint import Point, reach
 from tttdd.ports import StoreError
 
@@ -29,7 +28,6 @@ class Database:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        make_folder(path.parent)
         self._connection = sqlite3.connect(path, isolation_level=None, timeout=5)
         self._connection.row_factory = sqlite3.Row
         self._connection.text_factory = _text

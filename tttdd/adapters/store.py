@@ -21,7 +21,7 @@ from tttdd.domain import batch as packing
 from tttdd.domain.archive import Archive, Node
 from tttdd.domain.grid import Coordinate, SecondRelease
 from tttdd.domain.identity import Value
-from tttdd.durable import link_folder
+from tttdd.durable import link_folder, make_folder
 from tttdd.ports import Pending, Ready, Release, Rollout, RunRecord, StoreError
 from tttdd.protocol import Proof, RunState
 
@@ -55,6 +55,7 @@ class SqliteStore(Views):
                 *(rows.to_json(record.identity), record.created, number, record.priority),
             )
             self._add_release(record.name, Release(0), step=-1, load_id="")
+            make_folder(self._folder(record.name))
             if record.origin is not None:
                 self._go_on_from(record.name, record.origin)
 

@@ -108,7 +108,7 @@ class Trainer:
         if batch.release != request.release:
             raise ValueError(f"the batch was sampled under release {batch.release}, not {request.release}")
         optimizer, report = self._step(batch, request.release_path, send)
-        reach(Point.OPTIMIZER_STEPPED)
+        reach(Point.OPTIMIZER_STEPPED, request.target.name)
         record = release.Record(
             number=request.target_number,
             parent=request.release,

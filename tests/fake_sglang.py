@@ -15,6 +15,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -235,9 +236,10 @@ def _refused(message: str) -> Response:
 
 
 SCHEDULER = """
-import mmap, sys, time
+import mmap, os, sys, time
 with open(sys.argv[1], "r+b") as file:
     memory = mmap.mmap(file.fileno(), 0)
+open(f"/dev/shm/sem.loky-{os.getpid()}-fake", "w").close()
 time.sleep(1000)
 """
 
@@ -247,7 +249,9 @@ def leave_traces() -> None:
     Path(tempfile.gettempdir(), "socket").touch()
     memory = Path(f"/dev/shm/sglang_fake_{os.getpid()}")
     memory.write_bytes(b"\0" * mmap.PAGESIZE)
-    subprocess.Popen([sys.executable, "-S", "-c", SCHEDULER, str(memory)])
+    scheduler = subprocess.Popen([sys.executable, "-S", "-c", SCHEDULER, str(memory)])
+    while not Path(f"/dev/shm/sem.loky-{scheduler.pid}-fake").exists() and scheduler.poll() is None:
+        time.sleep(0.001)
 
 
 def serve(arguments: dict[str, Any]) -> None:

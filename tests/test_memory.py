@@ -119,6 +119,12 @@ def test_a_small_model_has_room_for_its_whole_grid_beside_the_trainer() -> None:
     assert plan.max_tokens_per_gpu == memory.SMALLEST_BIN
 
 
+def test_a_tiny_grid_leaves_sglang_more_than_what_it_counts_beside_the_weights() -> None:
+    """On an H200 it refused a tiny model's eight contexts: they were less than it missed after loading the weights."""
+    plan = memory.plan(settings(context_length=1024), SMOLLM2_135M, h200(), 8)
+    assert plan.engine(0).kv == memory.SMALLEST_POOL and not plan.release_kv
+
+
 def test_the_trainers_figure_covers_the_forward_pass_that_was_measured() -> None:
     """On an H200: 26 GB at 24k tokens, no gradients, so no layer's input was kept."""
     forward = memory.trainer_rank(settings(), QWEN3_8B)

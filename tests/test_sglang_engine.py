@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import re
 import shutil
 import sys
 from collections.abc import AsyncIterator, Callable
@@ -367,6 +368,7 @@ async def test_killed_servers_and_watchers_are_dead_workers_in_every_call_and_le
                 while await running(engine) < 2:
                     await anyio.sleep(0.01)
             servers = [watcher.children()[0] for watcher in watchers]
+            files = [shared_memory(server) for server in servers]
             servers[0].kill()
             watchers[1].kill()
         with anyio.fail_after(20), pytest.raises(WorkerDied):
@@ -376,9 +378,14 @@ async def test_killed_servers_and_watchers_are_dead_workers_in_every_call_and_le
             await engine.score(PROBE, release=0)
         assert caught.group_contains(WorkerDied)
     assert not processes(tmp_path)
-    left = [Path(f"/dev/shm/sglang_fake_{server.pid}") for server in servers]
-    assert not left[0].exists()
-    left[1].unlink()  # its watcher was killed: nobody else knew of it
+    assert not [file for file in files[0] if file.exists()]
+    for file in files[1]:  # its watcher was killed: nobody else knew of it
+        file.unlink()
+
+
+def shared_memory(server: psutil.Process) -> list[Path]:
+    owners = {str(process.pid) for process in [server, *server.children()]}
+    return [file for file in Path("/dev/shm").iterdir() if owners & set(re.split("[_-]", file.name))]
 
 
 async def expect_death(engine: SglangEngine, prompt: int) -> None:
@@ -406,8 +413,8 @@ async def left(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Traces:
         found = processes(folder)
         assert len(found) == 3, "watcher, server, and what the server started"
         (server,) = psutil.Process(engine._servers[0].worker.pid).children()
-        files = [Path(server.environ()["TMPDIR"]), *Path("/dev/shm").glob(f"sglang*{server.pid}")]
-        assert len(files) == 2 and all(file.exists() for file in files)
+        files = [Path(server.environ()["TMPDIR"]), *shared_memory(server)]
+        assert len(files) == 3 and all(file.exists() for file in files)
         words = [word for one in found for word in [*one.cmdline(), *one.environ().values()]]
         key = engine._servers[0]._http.headers["Authorization"].split()[1]
     return Traces(folder, words, key, files)
@@ -419,6 +426,18 @@ async def test_no_process_is_left_even_of_a_server_that_does_not_listen_to_sigte
 
 async def test_no_temporary_file_and_no_shared_memory_is_left(left: Traces):
     assert not [file for file in left.files if file.exists()]
+
+
+async def test_what_a_server_had_in_shared_memory_is_removed_when_it_was_killed_with_all_below_it(
+    model: Path, tmp_path: Path
+):
+    async with start_light(model, tmp_path) as engine:
+        await engine.encode(Prompt("x", chat=False, stop=None))
+        (server,) = psutil.Process(engine._servers[0].worker.pid).children()
+        files = shared_memory(server)
+        for process in [*server.children(), server]:
+            process.kill()
+    assert len(files) == 2 and not [file for file in files if file.exists()]
 
 
 async def test_the_key_was_on_no_command_line_and_in_no_environment(left: Traces):

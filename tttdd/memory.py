@@ -41,6 +41,9 @@ WORTHWHILE = 1.1
 """The KV cache must get this much larger for its release to be worth the while."""
 SCORED = 2048
 """Tokens of the probe, which the trainer scores while the KV cache is there."""
+SMALLEST_POOL = 1 * GIB
+"""For the KV cache, where there is room: SGLang counts more than the weights against the static share, and with a tiny
+model and a small grid found nothing left of it."""
 LIVE_SHARE = 8
 """A rollout holds this part of a context on average while it is sampled."""
 CPU_BIN = 32768
@@ -258,7 +261,7 @@ def _check_engine(config: Config, model: ModelShape, device: Device, idle: int) 
 
 def _pool(room: _Room, one: int, share: int) -> tuple[int, bool]:
     """Bytes of the KV cache, at most for the whole grid, and whether it is given back; `one`: of a whole context."""
-    everything = share * one
+    everything = max(share * one, SMALLEST_POOL)
     tight = room.kept < min(FULL_CONTEXTS, share) * one
     release = room.shared and room.kept < everything and (tight or room.released >= WORTHWHILE * room.kept)
     return min(everything, room.released if release else room.kept), release

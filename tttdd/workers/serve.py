@@ -51,6 +51,11 @@ class Server:
         with self.process.stdin as pipe, suppress(BrokenPipeError):  # a server that ended at once is told below
             pipe.write(msgspec.json.encode(options["arguments"] | where))
         self.ended = os.pidfd_open(self.process.pid)
+        self.shared = set[Path]()
+
+    def note(self) -> None:
+        """What the server has in shared memory by now: one that is killed, with all below it, tells no more."""
+        self.shared.update(path for process in _tree() for path in _shared_memory(process.pid))
 
 
 def main(line: wire.Line, options: dict[str, Any]) -> None:
@@ -65,6 +70,8 @@ def main(line: wire.Line, options: dict[str, Any]) -> None:
             if line in ready and isinstance(request := line.receive(), wire.Request) and request.method != "cancel":
                 waiting.append(request)
             while waiting and not loading.is_alive():
+                if waiting[0].method == "encode" and not server.shared:  # it generates by now, so all is there
+                    server.note()
                 line.send(_answer(server, loading.text, waiting.popleft()))
 
 
@@ -116,7 +123,7 @@ def _running(options: dict[str, Any]) -> Iterator[Server]:
         try:
             yield server
         finally:
-            shared = {path for process in _tree() for path in _shared_memory(process.pid)}
+            server.note()
             with suppress(subprocess.TimeoutExpired):
                 server.process.send_signal(signal.SIGTERM)
                 server.process.wait(GRACE_SECONDS)
@@ -125,7 +132,7 @@ def _running(options: dict[str, Any]) -> Iterator[Server]:
                     with suppress(psutil.NoSuchProcess):
                         process.kill()
                 psutil.wait_procs(rest, timeout=GRACE_SECONDS)
-            for path in shared:
+            for path in server.shared:
                 path.unlink(missing_ok=True)
 
 
@@ -134,7 +141,8 @@ def _tree() -> list[psutil.Process]:
 
 
 def _shared_memory(pid: int) -> Iterator[Path]:
-    """Files of shared memory that a process has mapped and would leave: SGLang's load, its semaphores."""
+    """Files of shared memory that a process would leave: mapped by SGLang, or named after it by loky."""
+    yield from Path("/dev/shm").glob(f"sem.loky-{pid}-*")
     with suppress(OSError):
         for line in Path(f"/proc/{pid}/maps").read_text().splitlines():
             name = line.split(maxsplit=5)[5:]

@@ -276,7 +276,8 @@ class Runner(Registry):
         if self._store.run(name).state == "cancelled":  # while its workers were closing: it stays so
             return
         self._store.set_state(name, state, reason, waits=waits)
-        _log.info("run %s: %s%s", name, state, f": {reason}" if reason else "")
+        level = logging.ERROR if state == "failed" else logging.WARNING if reason else logging.INFO
+        _log.log(level, "run %s: %s%s", name, state, f": {reason}" if reason else "")
         self._board.touch()
 
     def _wake(self) -> None:

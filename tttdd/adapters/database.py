@@ -85,7 +85,8 @@ class Database:
             raise StoreError(f"{self._path}: the state database cannot be used: {error}") from error
 
     def _prepare(self) -> None:
-        for pragma in ("journal_mode = WAL", "synchronous = FULL", "foreign_keys = ON"):
+        # secure_delete: Debian's default would write zeros over every page of a step's samples when it is committed
+        for pragma in ("journal_mode = WAL", "synchronous = FULL", "foreign_keys = ON", "secure_delete = OFF"):
             self._connection.execute(f"PRAGMA {pragma}")
         (version,) = self._connection.execute("PRAGMA user_version").fetchone()
         if version > SCHEMA_VERSION:

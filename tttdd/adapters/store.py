@@ -31,6 +31,7 @@ __all__ = ["SqliteStore", "StoreError"]
 class SqliteStore(Views):
     def __init__(self, state_dir: Path) -> None:
         """Opens or creates the database; raises StoreError when it is newer than this program or no database."""
+        make_folder(state_dir)
         super().__init__(Database(state_dir / "archive.sqlite3"), state_dir)
 
     def close(self) -> None:

@@ -33,8 +33,6 @@ from tttdd.ports import WorkerDied, WorkerFailed
 STOP_SECONDS = 5.0
 LOG_BYTES = 4 << 20
 """A longer log is set aside as NAME.1 when its worker starts, in place of what was set aside before."""
-LOG_BYTES = 4 << 20
-"""A longer log is set aside as NAME.1 when its worker starts, in place of what was set aside before."""
 PASSED = (
     *("PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LC_", "TZ", "TERM", "TMPDIR", "XDG_", "VIRTUAL_ENV"),
     *("LD_", "LIBRARY_PATH", "CPATH", "C_INCLUDE_PATH", "CPLUS_INCLUDE_PATH", "CC", "CXX", "PYTHON", "MALLOC_"),
@@ -213,11 +211,6 @@ class Worker:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
-
-
-def _bound(log: Path) -> None:
-    if log.exists() and log.stat().st_size > LOG_BYTES:
-        log.replace(log.with_name(f"{log.name}.1"))
 
 
 def _bound(log: Path) -> None:

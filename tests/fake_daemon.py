@@ -28,6 +28,7 @@ class FakeRunner:
         self.asked: list[tuple[str, object]] = []
 
     def submit(self, request: protocol.Submit) -> protocol.RunInfo:
+        self.asked.append(("submit", request))
         if request.task != "erdos_min_overlap":
             raise errors.NotFound(f"no task {request.task!r}", field="task", hint="did you mean 'erdos_min_overlap'?")
         name = request.name or f"{request.task}-{len(self.by_name) + 1}"

@@ -24,6 +24,7 @@ from tests.fakes import FakeNvml
 from tttdd import gpus
 from tttdd.api import app, peer, server
 from tttdd.api.peer import Peer
+from tttdd.ports import StoreError
 
 US = Peer(os.getpid(), os.getuid(), os.getgid())
 
@@ -200,6 +201,27 @@ def test_a_defect_is_told_as_the_daemons_and_logged(
         told = {"error": "the daemon failed (HTTP 500)", "hint": "its log says why"}
         assert ask(served, "GET", "/v1/runs/first/best") == (500, told)
     assert any(record.exc_info and record.exc_info[0] is TypeError for record in caplog.records)
+
+
+@pytest.mark.parametrize(
+    ("fault", "status", "said"),
+    [
+        (OSError(28, "No space left on device"), 507, "nothing was changed: [Errno 28] No space left on device"),
+        (StoreError("column 'metrics' cannot be read"), 500, "column 'metrics' cannot be read"),
+        (OSError(5, "Input/output error"), 500, "Input/output error"),
+    ],
+)
+def test_a_state_that_cannot_be_kept_or_read_is_told_as_such(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: Exception, status: int, said: str
+) -> None:
+    def fails(*_: object) -> None:
+        raise fault
+
+    with serving(tmp_path / "s") as served:
+        monkeypatch.setattr(served.runner, "pause", fails)
+        answered, error = ask(served, "POST", "/v1/pause")
+        assert answered == status and said in error["error"]
+        assert ask(served, "GET", "/v1/health")[0] == 200
 
 
 def test_events_are_whole_snapshots_coalesced(served: Served) -> None:

@@ -26,10 +26,10 @@ from tttctl.__main__ import run as tttctl
 from tttctl.client import Client
 from tttctl.render import clean
 from tttctl.verbs import demo
-from tttctl.verbs.runs import _describe_daemon
-from tttctl.verbs.watch import Meter
+from tttctl.verbs.runs import _describe_daemon, describe
+from tttctl.verbs.watch import Meter, _seen
 from tttdd import config, gpus, protocol
-from tttdd.protocol import JudgesInfo
+from tttdd.protocol import JudgesInfo, Submit
 
 TASK = "erdos_min_overlap"
 
@@ -57,6 +57,8 @@ def test_submit_sends_what_was_asked(served: Served, capsys: pytest.CaptureFixtu
     run = answer(capsys, "submit", TASK, *sizes, "--name", "second")
     assert (run["run"], run["steps"], run["grid"]) == ("second", 3, {"groups": 2, "rollouts": 4})
     assert run["seed"] == 7
+    tttctl(["submit", TASK, "--priority", "5", "--resume-from", "second"])
+    assert served.runner.asked[-1] == ("submit", Submit(task=TASK, priority=5, resume_from="second"))
 
 
 @pytest.mark.parametrize(
@@ -203,12 +205,36 @@ def test_the_status_says_what_contains_programs(
     assert line in capsys.readouterr().out.splitlines()
 
 
+def test_the_status_says_what_keeps_the_daemon_from_working(served: Served, capsys: pytest.CaptureFixture[str]) -> None:
+    _describe_daemon(msgspec.structs.replace(served.board.snapshot(), notice="No space left on device"))
+    assert "nothing is done until the state can be kept: No space left on device" in capsys.readouterr().out
+
+
+def test_a_run_tells_where_it_went_on_from_and_what_it_waits_for(
+    served: Served, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = msgspec.structs.replace(
+        served.runner.run("first"), resumed_from="before", first_step=7, state="paused", waits_for_room=True
+    )
+    describe(run)
+    told = capsys.readouterr().out
+    assert "from before, its first 7 steps" in told and "for room on the disk" in told
+
+
 def test_why_a_run_does_not_go_on_is_told_once_and_in_full(served: Served, capsys: pytest.CaptureFixture[str]) -> None:
     run = msgspec.structs.replace(served.runner.run("first"), state="paused", reason="disk full " * 20)
     with Meter() as meter:
         meter.update(run, None)
         meter.update(run, None)
     assert capsys.readouterr().err.count(f"first paused: {run.reason}") == 1
+
+
+@pytest.mark.parametrize(("status", "why"), [({"paused": True}, "tttctl resume"), ({"notice": "no room"}, "no room")])
+def test_a_watch_says_why_the_daemon_does_nothing(served: Served, status: dict[str, Any], why: str) -> None:
+    run = served.runner.run("first")
+    snapshot = msgspec.structs.replace(served.board.snapshot(), **status)
+    assert why in _seen(run, snapshot).reason
+    assert _seen(msgspec.structs.replace(run, state="finished"), snapshot).reason == ""
 
 
 def test_an_interrupted_watch_is_exit_status_130_and_says_that_the_run_goes_on(served: Served) -> None:

@@ -289,6 +289,8 @@ async def test_whoever_waits_for_room_can_be_resumed_or_paused_for_good(place: P
         await place.ends()
         place.runner.resume("a") if resumed else place.runner.pause("a", release_gpus=False)
         place.room = True
+        if resumed:
+            await until(lambda: place.state() == "finished")
         await settle()
         assert place.state() == ("finished" if resumed else "paused")
 

@@ -39,6 +39,8 @@ def _run_verbs(verbs: Verbs) -> None:
         submit.add_argument(name, type=int, metavar="N", help=f"{what} (default: the daemon's configuration)")
     submit.add_argument("--seed", type=int, default=0, metavar="S")
     submit.add_argument("--name", help="name of the run (default: the task's name and a number)")
+    submit.add_argument("--priority", type=int, default=0, metavar="N", help="of the queued runs the highest is first")
+    submit.add_argument("--resume-from", metavar="RUN", help="go on from its newest release and its archive")
     submit.add_argument("--wait", action="store_true", help="wait for the end; exit status 1 if the run failed")
     submit.add_argument("--watch", action="store_true", help="the same, with progress")
     _verb(verbs, "runs", "runs", "list the runs")

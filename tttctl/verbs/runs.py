@@ -12,7 +12,15 @@ from tttdd.protocol import RunInfo, Status
 
 def submit(client: Client, options: Namespace) -> int:
     grid = _grid(options)
-    request = protocol.Submit(task=options.task, steps=options.steps, grid=grid, seed=options.seed, name=options.name)
+    request = protocol.Submit(
+        task=options.task,
+        steps=options.steps,
+        grid=grid,
+        seed=options.seed,
+        name=options.name,
+        priority=options.priority,
+        resume_from=options.resume_from,
+    )
     run = client.post("/v1/runs", request, RunInfo)
     if options.wait or options.watch:
         from tttctl.verbs.watch import follow_to_end
@@ -79,6 +87,10 @@ def describe(run: RunInfo) -> None:
     say(f"{run.run}: {run.state}{': ' + run.reason if run.reason else ''}")
     say(f"  task      {run.task}, seed {run.seed}, grid {grid}, created {moment(run.created)}")
     say(f"  progress  {run.step} of {run.steps} steps committed, release {run.release}")
+    if run.resumed_from:
+        say(f"  goes on   from {run.resumed_from}, its first {run.first_step} steps")
+    if run.waits_for_room:
+        say("  waits     for room on the disk; it goes on by itself")
     for name, best in [("starter", run.starter), ("best", run.best)]:
         if best:
             say(
@@ -127,6 +139,8 @@ def _list(found: list[RunInfo]) -> None:
 def _describe_daemon(status: Status) -> None:
     paused = ", paused" if status.paused else ""
     say(f"tttdd {status.version}, pid {status.pid}, since {moment(status.started)}{paused}")
+    if status.notice:
+        say(f"nothing is done until the state can be kept: {status.notice}")
     judges, lacks = status.judges, "; ".join(status.judges.missing)
     if judges.level == "none":
         say(f"judges: cannot start: {lacks}")

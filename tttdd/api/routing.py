@@ -9,6 +9,7 @@ building its application costs more than the daemon's whole start may take.
 from __future__ import annotations
 
 import difflib
+import errno
 import logging
 import re
 from collections.abc import Awaitable, Callable, Mapping
@@ -26,10 +27,13 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from tttdd import errors, protocol
 from tttdd.api.peer import Peer, allowed
+from tttdd.ports import StoreError
 
 BODY_LIMIT = 1 << 20
 DRAIN_LIMIT = 1 << 26
 STATUS: dict[type[errors.CallerError], int] = {errors.Refused: 400, errors.NotFound: 404, errors.Conflict: 409}
+HANDLED = (HTTPException, errors.CallerError, StoreError, OSError)
+"""Errors that an answer tells of; others are raised again, so that the server logs them."""
 
 _log = logging.getLogger(__name__)
 
@@ -72,7 +76,7 @@ class App(Starlette):
         super().__init__(
             routes=[starlette.routing.Route(path, endpoint) for path, endpoint in endpoints.items()],
             middleware=[Middleware(_Admission, group=group)],
-            exception_handlers=dict.fromkeys((HTTPException, errors.CallerError, Exception), _told),
+            exception_handlers=dict.fromkeys((*HANDLED, Exception), _told),
         )
         self.router.redirect_slashes = False
         self.stopping = stopping
@@ -135,9 +139,17 @@ async def _told(request: Request, error: Exception) -> Response:
         case HTTPException(status_code=405, headers=headers):
             told, hint = f"{request.method} is not allowed on {path}", f"allowed: {(headers or {})['allow']}"
             return _json(405, protocol.Error(error=told, hint=hint), headers)
+        case StoreError():
+            _log.error("%s: %s", path, error)
+            return _json(500, protocol.Error(error=str(error), hint="the runs that can be read go on"))
+        case OSError(errno=errno.ENOSPC):
+            return _json(507, protocol.Error(error=f"nothing was changed: {error}", hint="make room on the disk"))
+        case OSError():
+            _log.error("%s", path, exc_info=error)
+            return _json(500, protocol.Error(error=f"the daemon failed (HTTP 500): {error}", hint="its log says why"))
         case HTTPException():
             return _json(error.status_code, protocol.Error(error=error.detail), error.headers)
-        case _:  # Starlette raises it again, so that it is logged
+        case _:
             return _json(500, protocol.Error(error="the daemon failed (HTTP 500)", hint="its log says why"))
 
 

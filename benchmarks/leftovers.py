@@ -49,13 +49,13 @@ def main() -> int:
     parser.add_argument("--argument", action="append", default=[], metavar="NAME=VALUE", help="of engine.arguments")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
-    before = memory()
+    before, files = memory(), shared_memory()
     with tempfile.TemporaryDirectory(prefix="tttdd-bench-") as folder:
         place = Path(folder)
         model = options.model or write_tiny_model(place / "model", "qwen3")
         values: dict[str, object] = dict(item.split("=", 1) for item in options.set)
         private.configure(place, options.config, model, options.argument, **values)
-        rows = [shown(row | left(before)) for row in endings(place, options.task)]
+        rows = [shown(row | left(before, files)) for row in endings(place, options.task)]
     result = {
         "benchmark": "leftovers",
         "command": " ".join(["python", *sys.argv]),
@@ -184,14 +184,18 @@ def memory() -> list[int]:
     return [gpu.memory_used for gpu in gpus.read()]
 
 
-def left(before: list[int]) -> dict[str, Any]:
+def shared_memory() -> set[str]:
+    return {file.name for file in Path("/dev/shm").iterdir()}
+
+
+def left(before: list[int], files: set[str]) -> dict[str, Any]:
     """What stays, once it has had a while to go."""
     started = time.monotonic()
     while True:
         found = {
             "gpu_processes": [process.owner for gpu in gpus.read() for process in gpu.processes],
             "worker_processes": len(workers("tttdd.workers", "sglang::")),
-            "shared_memory_files": len(list(Path("/dev/shm").iterdir())),
+            "shared_memory_files": len(shared_memory() - files),
             "memory_mib": [count >> 20 for count in memory()],
         }
         excess = [now - then for now, then in zip(memory(), before, strict=True)]

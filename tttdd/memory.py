@@ -21,8 +21,8 @@ from tttdd.shape import ModelShape, shape
 
 GIB = 2**30
 ENGINE_OVERHEAD = 6 * GIB
-"""Beside SGLang's static share: CUDA context and graphs, activations of a prefill chunk, logits of a decode batch.
-On an H200 with the shape of Qwen3-8B 3.1 GiB were used while sampling, up to 4.5 while the probe was scored."""
+"""Beside SGLang's static share: CUDA context and graphs, activations, logits of a decode batch.  On an H200 with the
+shape of Qwen3-8B 3.1 GiB were used while sampling, up to 4.5 while the probe was scored."""
 LORA_SLOTS = 2
 """LoRA weights that the engine holds on the device, in the model's own width: one release, and the base's zeros."""
 LORA_STATE = 16
@@ -41,9 +41,7 @@ WORTHWHILE = 1.1
 """The KV cache must get this much larger for its release to be worth the while."""
 SCORED = 2048
 """Tokens of the probe, which the trainer scores while the KV cache is there."""
-SMALLEST_POOL = 1 * GIB
-"""For the KV cache, where there is room: SGLang counts more than the weights against the static share, and with a tiny
-model and a small grid found nothing left of it."""
+SMALLEST_POOL = 1 * GIB  # of the KV cache, if there is room: SGLang counts more than weights against its static share
 LIVE_SHARE = 8
 """A rollout holds this part of a context on average while it is sampled."""
 CPU_BIN = 32768

@@ -63,7 +63,7 @@ def _role(process: psutil.Process) -> str | None:
 
 
 def _held(members: Iterable[psutil.Process]) -> Counts:
-    held = dict.fromkeys(("RSS MiB", "anonymous MiB", "descriptors", "threads", "processes"), 0.0)
+    held: Counts = dict.fromkeys(["RSS MiB", "anonymous MiB", "descriptors", "threads", "processes"], 0.0)
     for process in members:
         with suppress(psutil.NoSuchProcess, FileNotFoundError):
             held["RSS MiB"] += process.memory_info().rss / MIB

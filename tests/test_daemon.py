@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import socket
+import subprocess
+import sys
+from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
 
 import pytest
 
 from tests.fakes import FakeNvml
+from tests.tiny_config import tiny_config
 from tttdd import config, daemon, gpus
 
 
@@ -70,3 +75,20 @@ def test_a_version_of_sglang_that_is_not_spoken_is_refused(tmp_path: Path, monke
     monkeypatch.setattr(metadata, "version", lambda name: "0.5.3")
     said = refusal(tmp_path, engine="sglang")
     assert 'engine.backend = "sglang": SGLang 0.5.3 is installed, but this version of tttdd speaks to ' in said
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount a small disk")
+def test_a_disk_that_is_full_at_the_start_may_have_room_at_another(tmp_path: Path) -> None:
+    small = tmp_path / "small"
+    small.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tttdd", small], check=True)
+    try:
+        with (small / "ballast").open("wb", buffering=0) as ballast, suppress(OSError):
+            while True:
+                ballast.write(bytes(4096))
+        command = [sys.executable, "-m", "tttdd", "--state-dir", small / "state", "--socket", tmp_path / "s"]
+        (tmp_path / "tttdd.toml").write_text(tiny_config(tmp_path, small / "state"))
+        done = subprocess.run([*command, "--config", tmp_path / "tttdd.toml"], capture_output=True, text=True)
+        assert (done.returncode, "No space left on device" in done.stderr) == (1, True), done.stderr
+    finally:
+        subprocess.run(["umount", small], check=True)

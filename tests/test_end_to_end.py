@@ -7,11 +7,13 @@ import signal
 import sqlite3
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import psutil
 import pytest
+from safetensors import safe_open
 
 from tests.processes import alive, wait_for, words
 from tests.tiny_config import tiny_config
@@ -68,16 +70,16 @@ class Daemon:
     def submit(self, steps: int) -> None:
         self.client.post("/v1/runs", Submit(task="erdos_min_overlap", steps=steps, grid=GRID, name="r"), RunInfo)
 
-    def run(self) -> RunInfo:
-        return self.client.get(RUN, RunInfo)
+    def run(self, name: str = "r") -> RunInfo:
+        return self.client.get(f"/v1/runs/{name}", RunInfo)
 
     def phase(self) -> tuple[int, str]:
         current = self.client.get("/v1/status", Status).current
         return (current.run.step, current.phase.name) if current else (-1, "idle")
 
-    def finish(self) -> RunInfo:
-        wait_for(lambda: self.run().state not in ("queued", "running"), "the run to end", 200)
-        return self.run()
+    def finish(self, name: str = "r") -> RunInfo:
+        wait_for(lambda: self.run(name).state not in ("queued", "running"), "the run to end", 200)
+        return self.run(name)
 
     def rows(self, query: str) -> list[tuple[int, ...]]:
         with sqlite3.connect(f"file:{self.folder}/state/archive.sqlite3?mode=ro", uri=True) as database:
@@ -117,6 +119,30 @@ def test_the_real_loop_learns_from_real_programs_and_its_best_is_valid_again(dae
     node = daemon.client.get(f"{RUN}/best", NodeInfo)
     assert node.program.startswith("import numpy") and "⟦" not in node.program
     wait_for(lambda: not daemon.workers(), "idle: no worker")
+
+
+def test_a_run_goes_on_from_the_weights_and_the_optimizer_of_another(daemon: Daemon) -> None:
+    daemon.submit(steps=1)
+    assert daemon.finish().state == "finished", daemon.run().reason
+    request = Submit(task="erdos_min_overlap", steps=1, grid=GRID, seed=1, name="more", resume_from="r")
+    daemon.client.post("/v1/runs", request, RunInfo)
+    more = daemon.finish("more")
+    assert (more.state, more.step, more.release, more.first_step) == ("finished", 2, 2, 1), more.reason
+    (row,) = daemon.client.get("/v1/runs/more/steps", list[StepRow])
+    assert row.proof is not None and row.proof.gap < 1e-4 < row.proof.trainer_shift
+    with safe_open(daemon.folder / "state/runs/more/releases/0002/optimizer.safetensors", "numpy") as tensors:
+        assert int(tensors.get_tensor("step")) == 2
+
+
+def test_a_paused_daemon_that_is_killed_stays_paused_and_holds_no_worker(daemon: Daemon) -> None:
+    daemon.client.post("/v1/pause", Pause(), Status)
+    daemon.submit(steps=1)
+    daemon.kill()
+    daemon.start()
+    status = daemon.client.get("/v1/status", Status)
+    assert (status.paused, [run.state for run in status.runs]) == (True, ["queued"])
+    time.sleep(0.5)
+    assert daemon.workers() == []
 
 
 def test_a_daemon_killed_in_each_phase_goes_on_and_loses_and_repeats_nothing(daemon: Daemon) -> None:

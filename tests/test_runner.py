@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import shutil
+import sqlite3
 from collections.abc import AsyncGenerator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from pathlib import Path
 
 import anyio
@@ -523,6 +524,33 @@ async def test_a_run_paused_while_it_waits_to_restart_stays_paused(
         place.runner.pause("a", release_gpus=False)
         await settle()
         assert (place.state(), len(place.workshop.opened)) == ("paused", 1)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        "UPDATE runs SET identity = '{broken' WHERE name = 'a'",
+        "UPDATE nodes SET certificate = '{broken' WHERE run = 'a'",
+        "UPDATE rollouts SET verdict = '{broken' WHERE run = 'a'",
+        "UPDATE steps SET metrics = '{broken' WHERE run = 'a'",
+        "UPDATE steps SET batch = CAST(x'ff' AS TEXT) WHERE run = 'a'",
+    ],
+)
+async def test_a_run_whose_rows_cannot_be_read_fails_and_the_next_one_is_taken(
+    place: Place, tmp_path: Path, damage: str
+) -> None:
+    place.workshop.trainer.faults += [OSError(5, "Input/output error")]
+    await finished(place)  # failed with a pending step
+    with closing(sqlite3.connect(tmp_path / "archive.sqlite3")) as database:
+        assert database.execute(damage).rowcount > 0
+        database.execute("UPDATE runs SET state = 'queued'")
+        database.commit()
+    place.submit("b")
+    async with place.at_work():
+        assert await place.ends("b") == "finished"
+    names = {run.run: (run.state, run.reason) for run in place.board.snapshot().runs}
+    if "rollouts" not in damage:  # a full grid is read no more
+        assert names["a"][0] == "failed" and names["a"][1]
 
 
 async def test_a_broken_task_does_not_hide_the_others(place: Place) -> None:

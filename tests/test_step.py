@@ -199,6 +199,26 @@ async def test_old_releases_and_batches_are_deleted_but_the_newest_and_the_best_
     assert isinstance(store.state("r"), Ready)
 
 
+@pytest.mark.anyio
+async def test_fifty_steps_take_no_more_files_than_five_and_a_row_a_rollout(tmp_path: Path) -> None:
+    store = open_store(tmp_path)
+    folder, most = tmp_path / "runs/r", 0
+
+    class Counting(FakeObserver):
+        def committed(self, step: int, metrics: dict[str, float]) -> None:
+            nonlocal most
+            most = max(most, len([*folder.glob("releases/*"), *folder.glob("batches/*")]))
+
+    plan = msgspec.structs.replace(PLAN, steps=50, max_nodes=12)
+    await step.run_to_the_end(plan, world(tmp_path, store, observer=Counting()))
+    assert 2 * PLAN.keep < most <= 2 * (PLAN.keep + 2), "the kept, the best step's and the newest"
+    ((rollouts, samples, living),) = store._database.all(
+        "SELECT (SELECT count(*) FROM rollouts), (SELECT count(*) FROM samples),"
+        " (SELECT count(*) FROM nodes WHERE NOT pruned)"
+    )
+    assert (rollouts, samples, living) == (50 * 8, 0, 12)
+
+
 def test_a_coordinate_always_gets_the_same_seed_and_no_two_share_one() -> None:
     places = [step.Coordinate(s, g, r) for s in range(3) for g in range(8) for r in range(64)]
     seeds = [step.rollout_seed(0, place) for place in places]

@@ -24,6 +24,9 @@ def main() -> None:
 
     try:
         daemon.run(settings, path)
+    except daemon.CannotStartYet as error:
+        _refused(str(error))
+        sys.exit(1)
     except daemon.CannotStart as error:
         sys.exit(_refused(str(error)))
 

@@ -6,6 +6,7 @@ SIGTERM | SIGINT -> cancel everything, stop workers, close the store; a run in h
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import logging
 import resource
@@ -41,6 +42,10 @@ class CannotStart(RuntimeError):
     """Something that the daemon needs is taken or missing.  The message says what to do."""
 
 
+class CannotStartYet(CannotStart):
+    """It may come by itself: another start can do."""
+
+
 def run(config: Config, path: Path) -> None:
     """Serve until SIGTERM or SIGINT; raises CannotStart."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -52,7 +57,8 @@ def run(config: Config, path: Path) -> None:
             stack.enter_context(locked(state_dir))
             store = stack.enter_context(closing(SqliteStore(state_dir)))
         except OSError as error:
-            raise CannotStart(f"{state_dir}: cannot be used as state_dir: {error.strerror}") from None
+            kind = CannotStartYet if error.errno == errno.ENOSPC else CannotStart
+            raise kind(f"{state_dir}: cannot be used as state_dir: {error.strerror}") from None
         except StoreError as error:
             raise CannotStart(str(error)) from None
         try:

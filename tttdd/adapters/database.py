@@ -32,10 +32,8 @@ class Database:
         self._connection.row_factory = sqlite3.Row
         self._connection.text_factory = _text
         try:
-            self._prepare()
-        except sqlite3.DatabaseError as error:
-            self.close()
-            raise StoreError(f"{path}: cannot be used as the state database: {error}") from None
+            with self._told():
+                self._prepare()
         except (StoreError, OSError):
             self.close()
             raise
@@ -82,7 +80,7 @@ class Database:
             kind = error.sqlite_errorcode & 0xFF
             if kind == sqlite3.SQLITE_FULL or (kind == sqlite3.SQLITE_IOERR and _full(self._path)):
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self._path)) from error
-            raise StoreError(f"{self._path}: the state database cannot be used: {error}") from error
+            raise StoreError(f"{self._path}: cannot be used as the state database: {error}") from error
 
     def _prepare(self) -> None:
         # secure_delete: Debian's default would write zeros over every page of a step's samples when it is committed

@@ -106,6 +106,8 @@ def _check(stream: BinaryIO) -> bytes:
         if name.lower() == b"content-length":
             length = int(value)
     body = stream.read(length)
+    if len(body) < length:
+        raise EOFError
     if status >= 400:
         raise Failed(status, _error(status, body))
     return body

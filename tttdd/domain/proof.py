@@ -83,11 +83,10 @@ class Evidence(msgspec.Struct, frozen=True):
 
     @property
     def _rounding(self) -> float:
-        """Mean square of what rounding makes of a move, nats^2: as much as between engine and trainer under the base,
-        since either is the difference of two passes."""
-        return math.fsum((a - b) ** 2 for a, b in zip(self.engine_base, self.trainer_base, strict=True)) / len(
-            self.engine_base
-        )
+        """Mean square of what rounding makes of a move, nats^2: as much as between engine and trainer under a release
+        that was proved, since either is the difference of two passes.  It grows with what was learned."""
+        base = _mean_square(_move(self.engine_base, self.trainer_base))
+        return max(base, _mean_square(_move(self.engine_previous, self.trainer_previous)))
 
 
 def distance(left: list[float], right: list[float]) -> float:
@@ -119,6 +118,10 @@ def fault(evidence: Evidence) -> str | None:
                 f"{evidence.engine_shift:.3g}, trainer {evidence.trainer_shift:.3g} nats)"
             )
     return None
+
+
+def _mean_square(move: list[float]) -> float:
+    return math.fsum(step * step for step in move) / len(move)
 
 
 def _move(now: list[float], before: list[float]) -> list[float]:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 Value = str | int | float | list[int]
 
 
-def tiny_config(folder: Path, state_dir: Path, **more: dict[str, Value]) -> str:
+def tiny_config(folder: Path, state_dir: Path, **more: Mapping[str, Value]) -> str:
     """TOML.  The socket is folder/s, the model folder/model; `more` are tables whose keys are set besides."""
-    tables: dict[str, dict[str, Value]] = {
+    tables: dict[str, Mapping[str, Value]] = {
         "daemon": {"socket": f"{folder}/s", "state_dir": f"{state_dir}", "group": ""},
         "model": {"path": f"{folder}/model", "dtype": "float32"},
         "engine": {"backend": "torch", "devices": [], "context_length": 4096},
@@ -19,11 +20,11 @@ def tiny_config(folder: Path, state_dir: Path, **more: dict[str, Value]) -> str:
         "judges": {"time_limit": 5.0},
     }
     for name, values in more.items():
-        tables[name] = tables.get(name, {}) | values
+        tables[name] = {**tables.get(name, {}), **values}
     return "".join(f"[{name}]\n{_keys(values)}" for name, values in tables.items())
 
 
-def _keys(values: dict[str, Value]) -> str:
+def _keys(values: Mapping[str, Value]) -> str:
     return "".join(f"{key} = {_toml(value)}\n" for key, value in values.items())
 
 

@@ -15,6 +15,8 @@ import textwrap
 import types
 from pathlib import Path
 
+from judges.syntax import parse
+
 
 def beside(judge: str, name: str = "helpers.py") -> types.ModuleType:
     """The helpers that lie beside a judge: `beside(__file__)`.  Edited ones are loaded again."""
@@ -25,7 +27,7 @@ def beside(judge: str, name: str = "helpers.py") -> types.ModuleType:
 def promises(source: str) -> dict[str, str]:
     """What is promised, by name: signature and docstring of every public function, annotation and docstring of every
     public variable.  Raises SyntaxError."""
-    body = ast.parse(source).body
+    body = parse(source).body
     following: list[ast.stmt | None] = [*body[1:], None]
     found = [_promise(node, after) for node, after in zip(body, following, strict=False)]
     return {name: text for name, text in found if name and not name.startswith("_")}

@@ -22,6 +22,7 @@ from msgspec import Meta
 
 from judges.promised import shown
 from judges.sandbox.messages import Entry
+from judges.syntax import parse
 
 KILL_FACTOR = 1.1
 """A program is killed at this multiple of the time limit that it is told."""
@@ -254,7 +255,7 @@ def _imported(tree: ast.Module) -> list[Path]:
 
 def _parsed(file: Path, text: str) -> ast.Module:
     try:
-        return ast.parse(text)
+        return parse(text)
     except (SyntaxError, ValueError) as error:  # ValueError: a null byte
         line = error.lineno if isinstance(error, SyntaxError) else None
         raise TaskError(f"it is not Python: {error.args[0]}", file, line) from None

@@ -18,6 +18,8 @@ from typing import Literal
 
 import msgspec
 
+from judges.syntax import parse
+
 Certificate = dict[str, str | float | bool]
 BLOCKS = ("body", "orelse", "finalbody", "handlers", "cases")
 """Fields of statements that hold more statements."""
@@ -196,7 +198,7 @@ def normal_form(program: str) -> str:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # an invalid escape is the program's affair
-            text = ast.dump(_without_docstrings(ast.parse(program)))
+            text = ast.dump(_without_docstrings(parse(program)))
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         text = program
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()

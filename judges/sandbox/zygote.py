@@ -245,7 +245,8 @@ def main() -> None:
     linux.prctl(linux.PR_SET_CHILD_SUBREAPER, 1)
     divided = groups.found()  # before the root that shows no control groups
     containment, hello = contain(wanted, divided is not None)
-    control.send(msgspec.json.encode(hello))
+    with suppress(BrokenPipeError):  # killed meanwhile: `watched` tells
+        control.send(msgspec.json.encode(hello))
     Zygote(control, containment, divided).serve(watched)
 
 

@@ -256,6 +256,17 @@ class FakeWorkshop:
             self.live.remove(plan.name)
 
 
+class FakeRoom:
+    def __init__(self) -> None:
+        self.free = True
+
+    def needed(self, run: str) -> int:
+        return 7 << 20
+
+    def enough(self, run: str) -> bool:
+        return self.free
+
+
 class FakeNvml:
     """pynvml with `devices`: {total, used, load?, processes?: {pid: bytes}} each.  `broken`: functions that raise."""
 

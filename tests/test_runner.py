@@ -12,13 +12,13 @@ import anyio
 import msgspec
 import pytest
 
-from tests.fakes import FakeCatalog, FakeJudge, FakeWorkshop
+from tests.fakes import FakeCatalog, FakeJudge, FakeRoom, FakeWorkshop
 from tttdd import runner as runners
 from tttdd.adapters.store import SqliteStore
 from tttdd.board import Board
 from tttdd.config import Config, Engine, Grid, Model, Prompting, Trainer
 from tttdd.errors import CallerError, Conflict, NotFound, Refused
-from tttdd.ports import PublishFailed, StoreError, WorkerDied, WorkerFailed
+from tttdd.ports import PublishFailed, StoreUnusable, WorkerDied, WorkerFailed
 from tttdd.protocol import GridSize, JudgesInfo, RunState, Submit
 from tttdd.runner import Runner
 
@@ -30,6 +30,10 @@ CONFIG = Config(
 )
 DIED = WorkerDied("the trainer ended: last words")
 FULL = WorkerFailed("train: [Errno 28] No space left on device: 'releases'")
+DIED_OF_FULL = WorkerDied(
+    "the trainer ended: Traceback\n  line 7\nSafetensorError: No space left on device (os error 28)\n"
+)
+QUOTA = OSError(122, "Disk quota exceeded")
 
 pytestmark = pytest.mark.anyio
 
@@ -48,11 +52,11 @@ class Place:
         self.workshop = FakeWorkshop(self.store, state_dir)
         judges = JudgesInfo(level="process", parallel=1)
         self.board = Board("c", str(state_dir), lambda: self.runner.runs(), lambda: judges)
-        self.room = True
+        self.room = FakeRoom()
         self.configure(CONFIG)
 
     def configure(self, config: Config) -> None:
-        self.runner = Runner(config, self.store, self.board, self.catalog, self.workshop, lambda run: self.room)
+        self.runner = Runner(config, self.store, self.board, self.catalog, self.workshop, self.room)
 
     def submit(self, *names: str) -> None:
         for name in names:
@@ -255,23 +259,40 @@ async def test_any_other_error_fails_the_run_with_its_message_and_the_next_one_s
     assert place.workshop.opened == ["a", "b"]
 
 
-async def test_a_full_disk_pauses_the_run_until_there_is_room_again(place: Place) -> None:
-    place.workshop.trainer.faults += [FULL]
-    place.room = False
+@pytest.mark.parametrize("fault", [FULL, DIED_OF_FULL, QUOTA])
+async def test_a_full_disk_pauses_the_run_at_once_and_holds_the_queue_until_there_is_room(
+    place: Place, fault: Exception
+) -> None:
+    place.workshop.trainer.faults += [fault]
+    place.room.free = False
     place.submit("a", "b")
     async with place.at_work():
-        assert await place.ends("b") == "finished"
+        assert await place.ends() == "paused"
+        await settle()
         run = place.store.run("a")
-        assert (run.state, run.waits_for_room, run.step) == ("paused", True, 0)
-        assert "No space left on device: 'releases'" in run.reason
-        place.room = True
-        await until(lambda: place.state() == "finished")
+        assert (run.waits_for_room, run.step, place.workshop.opened, place.state("b")) == (True, 0, ["a"], "queued")
+        assert run.reason.count("\n") == 0 and run.reason.endswith("; it goes on by itself when 7 MiB are free")
+        place.room.free = True
+        assert await place.ends("b") == "finished"
+    assert (place.state(), place.workshop.opened) == ("finished", ["a", "a", "b"])
     assert not place.store.run("a").waits_for_room
+
+
+async def test_a_run_for_which_there_is_never_room_is_tried_less_and_less_often(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runners, "ROOM_SECONDS", 0.02)
+    place.workshop.trainer.faults += [FULL] * 1000
+    place.submit("a")
+    async with place.at_work():
+        with anyio.move_on_after(1.5):
+            await anyio.sleep_forever()
+    assert 2 < len(place.workshop.opened) < 9, "after 0.02 s, 0.04 s, 0.08 s and so on"
 
 
 async def test_a_run_that_waits_for_room_waits_on_in_the_next_daemon(place: Place, tmp_path: Path) -> None:
     place.workshop.trainer.faults += [FULL]
-    place.room = False
+    place.room.free = False
     place.submit("a")
     async with place.at_work():
         await place.ends()
@@ -284,38 +305,105 @@ async def test_a_run_that_waits_for_room_waits_on_in_the_next_daemon(place: Plac
 @pytest.mark.parametrize("resumed", [True, False])
 async def test_whoever_waits_for_room_can_be_resumed_or_paused_for_good(place: Place, resumed: bool) -> None:
     place.workshop.trainer.faults += [FULL]
-    place.room = False
+    place.room.free = False
     place.submit("a")
     async with place.at_work():
         await place.ends()
         place.runner.resume("a") if resumed else place.runner.pause("a", release_gpus=False)
-        place.room = True
+        place.room.free = True
         if resumed:
             await until(lambda: place.state() == "finished")
         await settle()
         assert place.state() == ("finished" if resumed else "paused")
 
 
-@pytest.mark.parametrize("fault", [OSError(28, "No space left on device"), StoreError("the disk image is malformed")])
+LOCKED = StoreUnusable("database is locked")
+
+
+@pytest.mark.parametrize(
+    ("method", "fault"),
+    [
+        ("set_state", OSError(28, "No space left on device")),
+        ("set_state", LOCKED),
+        ("record", LOCKED),
+        ("begin", LOCKED),
+        ("commit", LOCKED),
+    ],
+)
 async def test_a_state_that_cannot_be_kept_stops_everything_until_it_can(
-    place: Place, monkeypatch: pytest.MonkeyPatch, fault: Exception
+    place: Place, monkeypatch: pytest.MonkeyPatch, method: str, fault: Exception
 ) -> None:
     def refuse(*_: object, **__: object) -> None:
         raise fault
 
-    place.submit("a")
-    place.room = False
-    with monkeypatch.context() as full:
-        full.setattr(place.store, "set_state", refuse)
+    place.submit("a", "b")
+    place.room.free = False
+    with monkeypatch.context() as unusable:
+        unusable.setattr(place.store, method, refuse)
         async with place.at_work():
             await until(lambda: bool(place.board.snapshot().notice))
             assert str(fault) in place.board.snapshot().notice and not place.board.snapshot().paused
+            assert str(fault) in place.runner.run("b").reason
             await settle()
-            assert place.state() == "queued"
-            full.undo()
-            place.room = True
+            assert (place.state("b"), place.workshop.live) == ("queued", set())
+            unusable.undo()
+            place.room.free = True
+            assert await place.ends("b") == "finished"
+    assert (place.state(), place.board.snapshot().notice) == ("finished", "")
+
+
+async def test_a_state_that_is_locked_by_another_process_for_a_while_fails_no_run(place: Place, tmp_path: Path) -> None:
+    place.submit("a")
+    with closing(sqlite3.connect(tmp_path / "archive.sqlite3", isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        async with place.at_work():
+            await until(lambda: bool(place.board.snapshot().notice))
+            other.execute("COMMIT")
             assert await place.ends() == "finished"
-    assert place.board.snapshot().notice == ""
+
+
+async def test_a_state_that_is_taken_away_is_told_and_nothing_is_done_in_it(place: Place, tmp_path: Path) -> None:
+    (tmp_path / "archive.sqlite3").rename(tmp_path / "elsewhere")
+    with pytest.raises(StoreUnusable, match="was removed or replaced"):
+        place.submit("a")
+    (tmp_path / "elsewhere").rename(tmp_path / "archive.sqlite3")
+    place.submit("a")
+
+
+async def test_a_resume_of_a_stalled_daemon_tries_again_at_once(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    place.submit("a")
+    async with place.at_work():
+        place.room.free = False
+        place.runner._stall("locked")
+        place.runner.resume(None)
+        assert await place.ends() == "finished"
+
+
+async def test_why_nothing_is_done_is_told_of_every_run_that_waits(place: Place) -> None:
+    place.submit("a")
+    place.runner.pause(None, release_gpus=False)
+    assert "the daemon is paused" in place.runner.run("a").reason
+    assert [run.reason for run in place.runner.runs()] == [place.runner.run("a").reason]
+    place.runner.resume(None)
+    assert place.runner.run("a").reason == ""
+
+
+async def test_a_name_whose_folder_holds_something_is_not_taken(place: Place, tmp_path: Path) -> None:
+    kept = tmp_path / "runs/t-1/releases/0001/release.json"
+    kept.parent.mkdir(parents=True)
+    kept.touch()
+    with pytest.raises(Conflict, match="is there already"):
+        place.submit("t-1")
+    assert place.runner.submit(Submit(task="t")).run == "t-2"
+    assert kept.exists()
+
+
+async def test_a_release_that_is_not_there_cannot_be_gone_on_from(place: Place, tmp_path: Path) -> None:
+    await finished(place)
+    shutil.rmtree(tmp_path / "runs/a/releases/0002")
+    with pytest.raises(Conflict, match="release 2 of run 'a' is not there"):
+        place.runner.submit(Submit(task="t", name="b", resume_from="a"))
+    assert not (tmp_path / "runs/b").exists()
 
 
 async def test_a_paused_daemon_is_paused_in_its_next_life_too(place: Place, tmp_path: Path) -> None:

@@ -13,7 +13,8 @@ from tttctl.client import Client, Failed, NoDaemon, default_socket
 from tttctl.parser import parser
 from tttctl.render import complain
 
-START = "start one with: systemctl start tttdd | tttdd --config FILE | tttctl demo (a private one)"
+FULL_DISK = 507
+START = "start one with: systemctl start tttdd | tttdd --config FILE [--socket PATH] | tttctl demo (a private one)"
 
 
 def main() -> None:
@@ -37,7 +38,7 @@ def run(arguments: list[str]) -> int:
         return 3
     except Failed as error:
         complain(str(error))
-        return 2 if error.status < 500 else 1
+        return 2 if error.status < 500 or error.status == FULL_DISK else 1
     except KeyboardInterrupt:
         return 130
 

@@ -34,13 +34,23 @@ if TYPE_CHECKING:
 def _run_verbs(verbs: Verbs) -> None:
     submit = _verb(verbs, "submit", "runs", "submit a run of a task")
     submit.add_argument("task")
-    sizes = [("--steps", "training steps"), ("--groups", "groups a step"), ("--rollouts", "rollouts a group")]
-    for name, what in sizes:
+    sizes = {
+        "--steps": "training steps",
+        "--groups": "groups a step; with --rollouts",
+        "--rollouts": "rollouts a group; with --groups",
+    }
+    for name, what in sizes.items():
         submit.add_argument(name, type=int, metavar="N", help=f"{what} (default: the daemon's configuration)")
     submit.add_argument("--seed", type=int, default=0, metavar="S")
     submit.add_argument("--name", help="name of the run (default: the task's name and a number)")
-    submit.add_argument("--priority", type=int, default=0, metavar="N", help="of the queued runs the highest is first")
-    submit.add_argument("--resume-from", metavar="RUN", help="go on from its newest release and its archive")
+    submit.add_argument(
+        "--priority",
+        type=int,
+        default=0,
+        metavar="N",
+        help="-1000 to 1000: of the queued runs the highest is first (default: 0)",
+    )
+    submit.add_argument("--resume-from", metavar="RUN", help="go on from its newest weights and its archive")
     submit.add_argument("--wait", action="store_true", help="wait for the end; exit status 1 if the run failed")
     submit.add_argument("--watch", action="store_true", help="the same, with progress")
     _verb(verbs, "runs", "runs", "list the runs")
@@ -48,7 +58,11 @@ def _run_verbs(verbs: Verbs) -> None:
     _verb(verbs, "watch", "watch", "follow a run to its end").add_argument("run")
     pause = _verb(verbs, "pause", "runs", "pause a run, or the daemon")
     pause.add_argument("run", nargs="?")
-    pause.add_argument("--release-gpus", action="store_true", help="also free the devices' memory")
+    pause.add_argument(
+        "--release-gpus",
+        action="store_true",
+        help="also end the workers: the devices' memory is free, the next run can start",
+    )
     _verb(verbs, "resume", "runs", "resume a run, or the daemon").add_argument("run", nargs="?")
     _verb(verbs, "cancel", "runs", "cancel a run").add_argument("run")
 

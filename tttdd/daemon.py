@@ -6,21 +6,19 @@ SIGTERM | SIGINT -> cancel everything, stop workers, close the store; a run in h
 
 from __future__ import annotations
 
-import errno
 import fcntl
 import logging
 import resource
 import signal
 import socket
-from collections.abc import Generator
-from contextlib import ExitStack, closing, contextmanager
-from functools import partial
+from collections.abc import AsyncGenerator, AsyncIterator, Generator
+from contextlib import ExitStack, asynccontextmanager, closing, contextmanager
 from pathlib import Path
 
 import anyio
 
 from judges.sandbox import made
-from tttdd import gpus, notify, room, sglang_version
+from tttdd import gpus, notify, sglang_version
 from tttdd.adapters.catalog import JudgeCatalog
 from tttdd.adapters.judge_pool import JudgePool
 from tttdd.adapters.store import SqliteStore
@@ -31,6 +29,7 @@ from tttdd.config import Config, place
 from tttdd.durable import make_folder
 from tttdd.ports import StoreError
 from tttdd.protocol import GpuInfo, JudgesInfo
+from tttdd.room import NO_ROOM, DiskRoom
 from tttdd.runner import Runner
 
 GAUGE_SECONDS = 2.0
@@ -57,7 +56,7 @@ def run(config: Config, path: Path) -> None:
             stack.enter_context(locked(state_dir))
             store = stack.enter_context(closing(SqliteStore(state_dir)))
         except OSError as error:
-            kind = CannotStartYet if error.errno == errno.ENOSPC else CannotStart
+            kind = CannotStartYet if error.errno in NO_ROOM else CannotStart
             raise kind(f"{state_dir}: cannot be used as state_dir: {error.strerror}") from None
         except StoreError as error:
             raise CannotStart(str(error)) from None
@@ -89,14 +88,14 @@ def _check(config: Config, path: Path) -> None:
 async def _serve(config: Config, path: Path, state_dir: Path, sock: socket.socket, store: SqliteStore) -> None:
     settings = config.judges
     sandbox = made(settings.sandbox, settings.docker_image, settings.docker_runtime)
-    async with JudgePool(settings.parallel, sandbox) as judges:
+    async with _signals() as signals, JudgePool(settings.parallel, sandbox) as judges:
         board = Board(str(path), str(state_dir), lambda: runner.runs(), lambda: _judges(judges))
         for handler in (BoardLog(board), notify.StatusLog(logging.INFO)):
             logging.getLogger("tttdd").addHandler(handler)
         workshop = LocalWorkshop(config, store, state_dir)
-        runner = Runner(config, store, board, JudgeCatalog(config, judges), workshop, partial(room.enough, state_dir))
+        runner = Runner(config, store, board, JudgeCatalog(config, judges), workshop, DiskRoom(state_dir))
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(_until_signal, tasks.cancel_scope)
+            tasks.start_soon(_until_signal, signals, tasks.cancel_scope)
             tasks.start_soon(notify.watchdog)
             tasks.start_soon(runner.work)
             tasks.start_soon(runner.await_room)
@@ -130,13 +129,18 @@ def _ready() -> None:
     notify.ready()
 
 
-async def _until_signal(scope: anyio.CancelScope) -> None:
+@asynccontextmanager
+async def _signals() -> AsyncGenerator[AsyncIterator[signal.Signals]]:
+    """To the very end: one that comes while all is being stopped must not stop that."""
     with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
-        async for number in signals:
-            _log.info("%s: stopping", signal.Signals(number).name)
-            notify.stopping()
-            scope.cancel()
-            return
+        yield signals
+
+
+async def _until_signal(signals: AsyncIterator[signal.Signals], scope: anyio.CancelScope) -> None:
+    number = await anext(signals)
+    _log.info("%s: stopping", signal.Signals(number).name)
+    notify.stopping()
+    scope.cancel()
 
 
 @contextmanager

@@ -65,11 +65,10 @@ def folder_written(path: Path) -> Generator[Path]:
 
 
 def link_folder(source: Path, target: Path) -> None:
-    """The files of `source` under a second name, so that they outlive the first; a `target` that is there is replaced.
+    """The files of `source` under a second name, so that they outlive the first.
 
-    Raises OSError where they are on different disks.
+    Raises OSError as `folder_written` does, and where they are on different disks.
     """
-    shutil.rmtree(target, ignore_errors=True)
     with folder_written(target) as aside:
         for file in source.iterdir():
             os.link(file, aside / file.name)

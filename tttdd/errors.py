@@ -5,6 +5,8 @@ Refused -> 400 (what was asked breaks a rule)    NotFound -> 404 (no such name) 
 
 from __future__ import annotations
 
+from typing import TypeGuard
+
 
 class CallerError(Exception):
     """The caller's mistake, told in the caller's words; never a failure of a run or of the daemon.
@@ -29,3 +31,15 @@ class NotFound(CallerError):
 
 class Conflict(CallerError):
     """It exists, but its state does not allow this."""
+
+
+def first_words(group: BaseExceptionGroup[BaseException]) -> str:
+    """The first error's message: the others are its consequences."""
+    error: BaseException = group
+    while _is_group(error):
+        error = error.exceptions[0]
+    return (str(error) or type(error).__name__).encode(errors="replace").decode()
+
+
+def _is_group(error: BaseException) -> TypeGuard[BaseExceptionGroup[BaseException]]:
+    return isinstance(error, BaseExceptionGroup)

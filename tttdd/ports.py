@@ -41,6 +41,10 @@ class StoreError(RuntimeError):
     """The stored state does not allow what was asked, or cannot be read.  The message says what and where."""
 
 
+class StoreUnusable(StoreError):
+    """Nothing can be read or written now: it is locked, gone, or its disk fails.  No run's fault."""
+
+
 class Release(msgspec.Struct, frozen=True):
     """A numbered set of weights.  Release 0 is the base model: it has no folder."""
 
@@ -219,6 +223,10 @@ class RunStore(Store, Protocol):
         """The run's seeds and its whole identity, at once, before its first step."""
         ...
 
+    def is_free(self, run: str) -> bool:
+        """Whether a run of that name can be opened: nothing of that name is kept."""
+        ...
+
     def set_state(self, run: str, state: RunState, reason: str = "", *, waits: bool = False) -> None:
         """`waits`: paused until there is room on the disk."""
         ...
@@ -237,6 +245,10 @@ class RunStore(Store, Protocol):
 
     def identity(self, run: str) -> dict[str, Value]: ...
 
+    def judged(self, run: str) -> list[tuple[Coordinate, bool]]:
+        """The coordinates of the step in hand that are recorded, and whether their programs are valid."""
+        ...
+
     def steps(self, run: str) -> list[StepRow]: ...
 
     def nodes(self, run: str, limit: int) -> list[NodeInfo]:
@@ -245,6 +257,18 @@ class RunStore(Store, Protocol):
 
     def node(self, run: str, node: int) -> NodeInfo | None:
         """One node, pruned or not, with its program, output and lineage."""
+        ...
+
+
+class Room(Protocol):
+    """On the disk, for a run to go on."""
+
+    def needed(self, run: str) -> int:
+        """Bytes."""
+        ...
+
+    def enough(self, run: str) -> bool:
+        """Whether that much is free.  May take a while."""
         ...
 
 

@@ -74,11 +74,11 @@ class Registry:
     def runs(self) -> list[RunInfo]:
         runs = self._store.runs()
         infos = {task: self._info(task) for task in {run.task for run in runs}}  # reading a task takes milliseconds
-        return [_told(run, infos[run.task]) for run in runs]
+        return [self._told(run, infos[run.task]) for run in runs]
 
     def run(self, name: str) -> RunInfo:
         run = self._store.run(self._known(name))
-        return _told(run, self._info(run.task))
+        return self._told(run, self._info(run.task))
 
     def steps(self, name: str) -> list[StepRow]:
         return self._store.steps(self._known(name))
@@ -118,6 +118,8 @@ class Registry:
     def _continued(self, record: RunRecord, origin: str) -> RunRecord:
         """`record` as a run that goes on from `origin`; raises Conflict where the two are not alike enough."""
         source = self._store.run(self._known(origin, "resume_from"))
+        if source.task != record.task:
+            raise Conflict(f"run {origin!r} is of the task {source.task!r}, not {record.task!r}", field="resume_from")
         theirs = self._store.identity(origin)
         revision = theirs["model.revision"]
         if revision is None:
@@ -132,8 +134,8 @@ class Registry:
             )
         if record.grid.groups > source.grid.groups:
             raise Refused(
-                f"{record.grid.groups} groups are too many: run {origin!r} was planted for {source.grid.groups}, "
-                "and no two groups improve the same tree",
+                f"{record.grid.groups} groups are too many, {source.grid.groups} the most: run {origin!r} has as many "
+                "seeds, and no two groups improve the same tree",
                 field="grid.groups",
             )
         steps = source.step + record.steps
@@ -161,8 +163,10 @@ class Registry:
         changed = identity.differences(now, before | {"model.revision": kept or revision})
         if not changed:
             return ""
+        told = ", ".join(_was_and_is(field, before.get(field), now.get(field)) for field in changed)
         return (
-            f"changed since the run was submitted: {', '.join(changed)}; restore them and resume, or submit a new run"
+            f"changed since the run was submitted: {told}; restore and resume, or go on in a new run: "
+            f"tttctl submit {run.task} --resume-from {run.run}"
         )
 
     def _identity(
@@ -194,6 +198,18 @@ class Registry:
         except (NotFound, Refused):
             return None
 
+    def _told(self, run: RunInfo, info: TaskInfo | None) -> RunInfo:
+        """With what only the task knows, if it is still there, and why nothing is done if the run has no reason."""
+        if run.state in ("running", "queued") and not run.reason:
+            run = msgspec.structs.replace(run, reason=self._why())
+        if info is None:
+            return run
+        return msgspec.structs.replace(run, target=info.target, objective_name=info.objective, direction=info.direction)
+
+    def _why(self) -> str:
+        """What keeps every run from going on, if anything does."""
+        return ""
+
     def _names(self) -> list[str]:
         return [run.run for run in self._store.runs()]
 
@@ -206,9 +222,8 @@ class Registry:
         return name
 
     def _free_name(self, task: str) -> str:
-        names = self._names()
         number = 1
-        while f"{task}-{number}" in names:
+        while not self._store.is_free(f"{task}-{number}"):
             number += 1
         return f"{task}-{number}"
 
@@ -220,11 +235,9 @@ class Registry:
             )
 
 
-def _told(run: RunInfo, info: TaskInfo | None) -> RunInfo:
-    """With what only the task knows, if it is still there."""
-    if info is None:
-        return run
-    return msgspec.structs.replace(run, target=info.target, objective_name=info.objective, direction=info.direction)
+def _was_and_is(field: str, before: identity.Value, now: identity.Value) -> str:
+    """Of the task's texts and the model's files only hashes are kept, which tell nobody anything."""
+    return field if field.startswith("task.") or field == "model.revision" else f"{field} (was {before}, is {now})"
 
 
 def _check_region(task: str, starter: str) -> None:

@@ -11,12 +11,10 @@ daemon.  Where not even that can be written down, nothing is taken until it can.
 
 from __future__ import annotations
 
-import errno
 import logging
-import os
 from collections.abc import Callable, Generator
 from contextlib import AbstractAsyncContextManager, contextmanager
-from typing import Protocol, TypeGuard
+from typing import Protocol
 
 import anyio
 import anyio.to_thread
@@ -26,25 +24,31 @@ from tttdd import step
 from tttdd.board import Board
 from tttdd.config import Config
 from tttdd.domain.archive import Archive
-from tttdd.errors import CallerError, Conflict, Refused
+from tttdd.errors import CallerError, Conflict, Refused, first_words
 from tttdd.failpoint import Point, reach
 from tttdd.gate import Gate
-from tttdd.ports import Judge, ModelFiles, PublishFailed, RunStore, StoreError, WorkerDied, WorkerFailed
+from tttdd.planning import plan_of
+from tttdd.ports import (
+    Judge,
+    ModelFiles,
+    PublishFailed,
+    Room,
+    RunStore,
+    StoreError,
+    StoreUnusable,
+    WorkerDied,
+    WorkerFailed,
+)
 from tttdd.protocol import RunInfo, RunState, Submit
 from tttdd.registry import Assignment, Catalog, Registry
-from tttdd.thinking import Budget
+from tttdd.room import lacks_room
 
 RESTARTS = 3
 BACKOFF_SECONDS = 2.0
 ROOM_SECONDS = 10.0
-"""Between two looks for room on the disk; doubled, up to ROOM_MOST_SECONDS, by each that was in vain."""
-ROOM_MOST_SECONDS = 3600.0
+"""Between two looks for room on the disk; doubled, up to ROOM_MOST_SECONDS, by each time that a run comes back."""
+ROOM_MOST_SECONDS = 600.0
 OPEN: tuple[RunState, ...] = ("queued", "running", "paused")
-DISK_FULL = os.strerror(errno.ENOSPC)
-"""In the message of whichever process met it."""
-
-Room = Callable[[str], bool]
-"""Whether the disk has room for a run to go on."""
 
 _log = logging.getLogger("tttdd.runner")
 
@@ -99,6 +103,7 @@ class Runner(Registry):
         self._board.touch()
 
     def resume(self, name: str | None) -> None:
+        self._stalled, self._board.notice = False, ""  # whoever asks wants it tried now
         if name is None:
             self._store.set_paused(False)
             self._paused = self._board.paused = False
@@ -140,19 +145,19 @@ class Runner(Registry):
 
     async def await_room(self) -> None:
         """Let go on, for ever, what a full disk has stopped, once there is room."""
-        pause = ROOM_SECONDS
+        pause, tried = ROOM_SECONDS, dict[str, int]()
         while True:
             await anyio.sleep(pause)
-            if self._stalled and await anyio.to_thread.run_sync(self._room, ""):
+            if self._stalled and await self._is_room(""):
                 self._stalled, self._board.notice = False, ""
-            waiting: list[str] = []
             with self._stalling():
-                waiting = [run.run for run in self._store.runs() if run.waits_for_room]
-                for name in waiting:
-                    if await anyio.to_thread.run_sync(self._room, name) and self._store.run(name).waits_for_room:
-                        _log.info("run %s: there is room on the disk again", name)
-                        self._store.set_state(name, "queued")
-            pause = min(2 * pause, ROOM_MOST_SECONDS) if waiting or self._stalled else ROOM_SECONDS
+                for run in [run for run in self._store.runs() if run.waits_for_room]:
+                    if await self._is_room(run.run) and self._store.run(run.run).waits_for_room:
+                        _log.info("run %s: there is room on the disk again", run.run)
+                        self._store.set_state(run.run, "queued")
+                        in_vain = tried.get(run.run) == run.step
+                        pause = min(2 * pause, ROOM_MOST_SECONDS) if in_vain else ROOM_SECONDS
+                        tried[run.run] = run.step
             self._wake()
 
     async def _carry(self, name: str) -> None:
@@ -166,16 +171,19 @@ class Runner(Registry):
             except* WorkerDied as died:
                 reached = self._store.run(name).step
                 failures, committed = (failures + 1, committed) if reached == committed else (1, reached)
-                _log.warning("run %s: %s", name, _words(died))
-                if failures > RESTARTS:
-                    self._end(name, "failed", _words(died))
+                _log.warning("run %s: %s", name, first_words(died))
+                if failures > RESTARTS or lacks_room(first_words(died)):
+                    self._end(name, "failed", first_words(died))
+            except* StoreUnusable as error:
+                self._stall(first_words(error))
             except* IdentityChanged as changed:
-                self._end(name, "paused", _words(changed))
+                self._end(name, "paused", first_words(changed))
             except* (WorkerFailed, PublishFailed, CallerError) as told:
-                self._end(name, "failed", _words(told))
+                self._end(name, "failed", first_words(told))
             except* Exception as error:  # noqa: BLE001  any other error fails the run, never the daemon
-                _log.exception("run %s failed", name)
-                self._end(name, "failed", _words(error))
+                if not lacks_room(first_words(error)):
+                    _log.exception("run %s failed", name)
+                self._end(name, "failed", first_words(error))
             if self._paused or self._stalled or self._store.run(name).state != "running":
                 return
             await anyio.sleep(BACKOFF_SECONDS * failures)
@@ -186,13 +194,15 @@ class Runner(Registry):
         self._set(name, "running")
         run = self._store.run(name)
         self._board.take(name, run.grid, self._store.steps(name))
+        for place, valid in self._store.judged(name):
+            self._board.cell(place, "valid" if valid else "rejected")
         assignment = self._catalog.load(run.task)
         reach(Point.RUN_TAKEN)
-        self._board.prepare("model", None)
+        self._board.prepare("the model", None)
         model = await self._workshop.prepare(self._board.prepare)
         await self._plant(run, assignment, model)
-        plan = self._plan(run, assignment)
-        self._board.prepare("workers", None)
+        plan = plan_of(run, assignment, self._config)
+        self._board.prepare("the workers", None)
         async with self._workshop.open(plan, model, assignment.judge, self._board, self._gate) as world:
             reach(Point.WORKERS_OPEN)
             await step.run_to_the_end(plan, world)
@@ -205,7 +215,7 @@ class Runner(Registry):
             return
         archive, verdict = Archive(), Verdict(valid=True)
         if assignment.starter:
-            self._board.prepare("starter program", None)
+            self._board.prepare("the starter program", None)
             verdict = await assignment.judge.grade(assignment.starter)
         if not verdict.valid:
             raise Refused(f"the starter of {run.task!r} is rejected by its own judge: {verdict.detail}")
@@ -223,24 +233,6 @@ class Runner(Registry):
 
     # Parts of the above
 
-    def _plan(self, run: RunInfo, assignment: Assignment) -> step.Plan:
-        search = self._config.search
-        return step.Plan(
-            name=run.run,
-            seed=run.seed,
-            steps=run.steps,
-            groups=run.grid.groups,
-            rollouts=run.grid.rollouts,
-            task=assignment.prompt,
-            c=search.c,
-            max_nodes=search.max_nodes,
-            children_kept=search.children_kept,
-            count=search.count,
-            budget=Budget(self._config.sampling.max_new_tokens, self._config.sampling.thinking_budget),
-            context_length=self._config.engine.context_length,
-            keep=self._config.checkpoints.keep,
-        )
-
     def _hold(self, release_gpus: bool) -> None:
         """Close the gate before the run in hand; what is in flight finishes, or ends with the workers."""
         self._gate.close()
@@ -248,19 +240,34 @@ class Runner(Registry):
             self._scope.cancel()
 
     def _next(self) -> str | None:
-        """What was running, else of the queued runs with the highest priority the oldest."""
+        """What was running, else of the queued runs with the highest priority the oldest; none beside a full disk."""
         if not (self._paused or self._stalled):
             with self._stalling():
-                runs = [run for run in self._store.runs() if run.state in ("running", "queued")]
-                for run in sorted(runs, key=lambda run: (run.state != "running", -run.priority)):
-                    return run.run
+                runs = self._store.runs()
+                taken = [run for run in runs if run.state in ("running", "queued")]
+                if taken and not any(run.waits_for_room for run in runs):
+                    return min(taken, key=lambda run: (run.state != "running", -run.priority)).run
         return None
+
+    def _why(self) -> str:
+        paused = "the daemon is paused; it goes on after: tttctl resume" if self._paused else ""
+        return self._board.notice or paused
 
     def _end(self, name: str, state: RunState, reason: str) -> None:
         """Why the run does not go on; where only room on the disk is missing, it waits for that."""
-        waits = DISK_FULL in reason
         with self._stalling():
-            self._set(name, "paused" if waits else state, reason, waits=waits)
+            if lacks_room(reason):
+                self._set(name, "paused", self._room_wanted(name, reason), waits=True)
+            else:
+                self._set(name, state, reason)
+
+    def _room_wanted(self, name: str, reason: str) -> str:
+        """The line about the disk, and what the run waits for."""
+        line = next(line.strip() for line in reversed(reason.splitlines()) if lacks_room(line))
+        return f"{line}; it goes on by itself when {self._room.needed(name) >> 20} MiB are free"
+
+    async def _is_room(self, run: str) -> bool:
+        return await anyio.to_thread.run_sync(self._room.enough, run)
 
     @contextmanager
     def _stalling(self) -> Generator[None]:
@@ -268,9 +275,12 @@ class Runner(Registry):
         try:
             yield
         except (StoreError, OSError) as error:
-            _log.error("nothing is done until the state can be kept: %s", error)
-            self._stalled, self._board.notice = True, str(error)
-            self._board.touch()
+            self._stall(str(error))
+
+    def _stall(self, why: str) -> None:
+        _log.error("nothing is done until the state can be kept: %s", why)
+        self._stalled, self._board.notice = True, why
+        self._board.touch()
 
     def _set(self, name: str, state: RunState, reason: str = "", *, waits: bool = False) -> None:
         if self._store.run(name).state == "cancelled":  # while its workers were closing: it stays so
@@ -284,15 +294,3 @@ class Runner(Registry):
         self._news.set()
         self._news = anyio.Event()
         self._board.touch()
-
-
-def _words(group: BaseExceptionGroup[BaseException]) -> str:
-    """The first error's message: the others are its consequences."""
-    error: BaseException = group
-    while _is_group(error):
-        error = error.exceptions[0]
-    return str(error) or type(error).__name__
-
-
-def _is_group(error: BaseException) -> TypeGuard[BaseExceptionGroup[BaseException]]:
-    return isinstance(error, BaseExceptionGroup)

@@ -120,6 +120,17 @@ class Harness:
     def info(self) -> RunInfo:
         return self.client.get(f"/v1/runs/{self.run}", RunInfo)
 
+    def interrupt_at(self, point: Point, times: int) -> int:
+        """SIGINT, again and again, from a point of the run in hand on; returns the daemon's exit status."""
+        hit = threading.Event()
+        self.points.stop_at(point, hit.set)
+        wait_for(hit.is_set, f"{point.name} ({point.value})")
+        for _ in range(times):
+            with suppress(ProcessLookupError):
+                self.process.send_signal(signal.SIGINT)
+            time.sleep(0.02)
+        return self.process.wait(60)
+
     def cancel(self) -> None:
         self.client.post(f"/v1/runs/{self.run}/cancel", None, RunInfo)
 

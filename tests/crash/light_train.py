@@ -40,7 +40,7 @@ def answer(request: wire.Request) -> wire.Reply:
         return wire.Reply(request.id, logprobs(request.params["completion_ids"], request.params["release_path"]))
     try:
         return wire.Reply(request.id, train(**request.params))
-    except OSError as error:
+    except (OSError, ValueError) as error:
         return wire.Reply(request.id, error=f"train: {error}")
 
 

@@ -9,6 +9,8 @@ from tttctl.render import duration, moment, number, say, show_json, table
 from tttdd import protocol
 from tttdd.protocol import RunInfo, Status
 
+REASON_CHARACTERS = 80
+
 
 def submit(client: Client, options: Namespace) -> int:
     grid = _grid(options)
@@ -85,12 +87,13 @@ def tasks(client: Client, options: Namespace) -> int:
 def describe(run: RunInfo) -> None:
     grid = f"{run.grid.groups} x {run.grid.rollouts}"
     say(f"{run.run}: {run.state}{': ' + run.reason if run.reason else ''}")
-    say(f"  task      {run.task}, seed {run.seed}, grid {grid}, created {moment(run.created)}")
+    priority = f", priority {run.priority}" if run.priority else ""
+    say(f"  task      {run.task}, seed {run.seed}, grid {grid}{priority}, created {moment(run.created)}")
     say(f"  progress  {run.step} of {run.steps} steps committed, release {run.release}")
     if run.resumed_from:
         say(f"  goes on   from {run.resumed_from}, its first {run.first_step} steps")
     if run.waits_for_room:
-        say("  waits     for room on the disk; it goes on by itself")
+        say("  waits for room on the disk; it goes on by itself")
     for name, best in [("starter", run.starter), ("best", run.best)]:
         if best:
             say(
@@ -126,14 +129,20 @@ def _list(found: list[RunInfo]) -> None:
     rows = [
         [
             run.run,
-            run.state,
+            run.state + (f", priority {run.priority}" if run.priority and run.state == "queued" else ""),
             f"{run.step}/{run.steps}",
             number(run.best.objective if run.best else None, 10),
-            run.reason,
+            _short(run.reason),
         ]
         for run in found
     ]
     table(["RUN", "STATE", "STEP", "BEST", "REASON"], rows)
+
+
+def _short(reason: str) -> str:
+    """The end of it, where a traceback has its error; `status RUN` shows all."""
+    last = reason.strip().splitlines()[-1] if reason.strip() else ""
+    return last if len(last) <= REASON_CHARACTERS else last[: REASON_CHARACTERS - 3] + "..."
 
 
 def _describe_daemon(status: Status) -> None:
@@ -168,7 +177,6 @@ def _current(current: protocol.Current) -> str:
     cells = [cell for row in current.cells for cell in row]
     done = sum(cell in ("rejected", "valid", "best") for cell in cells)
     doing = (
-        current.preparing
-        or f"step {min(run.step + 1, run.steps)}/{run.steps}, {current.phase.name}, grid {done}/{len(cells)}"
-    )
+        current.preparing and f"preparing {current.preparing}"
+    ) or f"step {min(run.step + 1, run.steps)}/{run.steps}, {current.phase.name}, grid {done}/{len(cells)}"
     return f"now: {run.run}: {doing}, ETA {duration(current.phase.eta_seconds)}"

@@ -13,7 +13,6 @@ from collections.abc import Iterator
 from types import TracebackType
 from typing import Self
 
-import msgspec
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 
@@ -73,7 +72,7 @@ def snapshots(client: Client, name: str, patience: float = RESTART_SECONDS) -> I
         for status in client.events():
             run = next((run for run in status.runs if run.run == name), None)
             if run is not None:
-                yield _seen(run, status), _current(status, name)
+                yield run, _current(status, name)
 
 
 def _await_daemon(client: Client, patience: float) -> None:
@@ -86,14 +85,6 @@ def _await_daemon(client: Client, patience: float) -> None:
             if time.monotonic() > deadline:
                 raise
             time.sleep(0.5)
-
-
-def _seen(run: RunInfo, status: Status) -> RunInfo:
-    """With the daemon's reason not to work on it, where it has none of its own."""
-    if run.state in ENDED or run.reason:
-        return run
-    paused = "the daemon is paused; it goes on after: tttctl resume" if status.paused else ""
-    return msgspec.structs.replace(run, reason=status.notice or paused)
 
 
 def _current(status: Status, name: str) -> Current | None:
@@ -137,7 +128,7 @@ class Meter:
             self._doing(run.state, 0.0, "")
         elif current.preparing:
             share = "" if current.progress is None else f"{current.progress:.0%}"
-            self._doing(current.preparing, current.progress, share)
+            self._doing(f"preparing {current.preparing}", current.progress, share)
         else:
             self._sampling(run, current)
 

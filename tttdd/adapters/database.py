@@ -15,12 +15,16 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
+from tttdd.durable import ASIDE
 from tttdd.failpoint import Point, reach
-from tttdd.ports import StoreError
+from tttdd.ports import StoreError, StoreUnusable
 
 SCHEMA_VERSION = 2
 """Of schema.sql."""
+BUSY_SECONDS = 1.0
+"""For another process to let go of it: the event loop waits."""
 NO_ROOM_BYTES = 1 << 16
+RUINED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR)
 
 
 class Database:
@@ -28,12 +32,13 @@ class Database:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._connection = sqlite3.connect(path, isolation_level=None, timeout=5)
+        self._connection = sqlite3.connect(path, isolation_level=None, timeout=BUSY_SECONDS)
         self._connection.row_factory = sqlite3.Row
         self._connection.text_factory = _text
         try:
             with self._told():
                 self._prepare()
+            self._file = _identity(path)
         except (StoreError, OSError):
             self.close()
             raise
@@ -58,6 +63,7 @@ class Database:
     def transaction(self) -> Generator[None, None, None]:
         """All changes in the block, or none.  Raises OSError (ENOSPC) when the disk is full."""
         with self._told():
+            self._must_be_there()
             self._connection.execute("BEGIN IMMEDIATE")
             try:
                 yield
@@ -80,7 +86,12 @@ class Database:
             kind = error.sqlite_errorcode & 0xFF
             if kind == sqlite3.SQLITE_FULL or (kind == sqlite3.SQLITE_IOERR and _full(self._path)):
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self._path)) from error
-            raise StoreError(f"{self._path}: cannot be used as the state database: {error}") from error
+            unusable = StoreError if kind in RUINED else StoreUnusable
+            raise unusable(f"{self._path}: cannot be used as the state database: {error}") from error
+
+    def _must_be_there(self) -> None:
+        if _identity(self._path) != self._file:
+            raise StoreUnusable(f"{self._path}: was removed or replaced; stop the daemon, and put it back")
 
     def _prepare(self) -> None:
         # secure_delete: Debian's default would write zeros over every page of a step's samples when it is committed
@@ -101,9 +112,19 @@ class Database:
 
     def _keep_a_copy(self, version: int) -> None:
         """Of a database that is about to be changed, as it was."""
-        copy = self._path.with_name(f"{self._path.stem}-schema{version}{self._path.suffix}")
-        with closing(sqlite3.connect(copy)) as target:
+        aside = self._path.with_name(f"{self._path.name}{ASIDE}")
+        aside.unlink(missing_ok=True)
+        with closing(sqlite3.connect(aside)) as target:
             self._connection.backup(target)
+        aside.replace(self._path.with_name(f"{self._path.stem}-schema{version}{self._path.suffix}"))
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    try:
+        told = path.stat()
+    except OSError:
+        return None
+    return told.st_dev, told.st_ino
 
 
 def _full(path: Path) -> bool:

@@ -10,8 +10,11 @@ can be moved.
 from __future__ import annotations
 
 import hashlib
+import shutil
 import sqlite3
 import time
+from collections.abc import Generator
+from contextlib import contextmanager
 from pathlib import Path
 
 from tttdd.adapters import rows
@@ -22,6 +25,7 @@ from tttdd.domain.archive import Archive, Node
 from tttdd.domain.grid import Coordinate, SecondRelease
 from tttdd.domain.identity import Value
 from tttdd.durable import link_folder, make_folder
+from tttdd.errors import Conflict
 from tttdd.ports import Pending, Ready, Release, Rollout, RunRecord, StoreError
 from tttdd.protocol import Proof, RunState
 
@@ -42,11 +46,15 @@ class SqliteStore(Views):
     def open_run(self, record: RunRecord) -> None:
         """A new run, queued, with release 0 and an empty archive, or with those of its origin.
 
-        Raises StoreError when the name is taken, OSError when the origin's release cannot be linked.
+        Raises Conflict where the name's folder holds somebody's releases, or the origin's release is not there.
         """
-        with self._database.transaction():
-            if self._database.one("SELECT 1 FROM runs WHERE name = ?", record.name):
-                raise StoreError(f"a run named {record.name!r} exists already")
+        folder = self._folder(record.name)
+        if self._database.one("SELECT 1 FROM runs WHERE name = ?", record.name):
+            raise StoreError(f"a run named {record.name!r} exists already")
+        if folder.exists():
+            told = f"{folder} is there already"
+            raise Conflict(told, field="name", hint="choose another name, or move the folder away")
+        with self._database.transaction(), _removed_unless_good(folder):
             (number,) = self._one("SELECT coalesce(max(number), -1) + 1 FROM runs")
             self._database.change(
                 "INSERT INTO runs"
@@ -56,7 +64,7 @@ class SqliteStore(Views):
                 *(rows.to_json(record.identity), record.created, number, record.priority),
             )
             self._add_release(record.name, Release(0), step=-1, load_id="")
-            make_folder(self._folder(record.name))
+            make_folder(folder)
             if record.origin is not None:
                 self._go_on_from(record.name, record.origin)
 
@@ -210,6 +218,9 @@ class SqliteStore(Views):
         row = self._row(origin)
         release = self._release(origin, row["release"])
         if release.path is not None:
+            if not (release.path / "release.json").is_file():
+                told = f"release {release.number} of run {origin!r} is not there: {release.path}"
+                raise Conflict(told, field="resume_from")
             shared = self._folder(run) / release.path.relative_to(self._folder(origin))
             link_folder(release.path, shared)
             self._add_release(run, Release(release.number, shared), step=row["step"] - 1, load_id="")
@@ -276,3 +287,13 @@ class SqliteStore(Views):
 
     def _relative(self, run: str, path: Path) -> str:
         return str(path.relative_to(self._folder(run)))
+
+
+@contextmanager
+def _removed_unless_good(folder: Path) -> Generator[None]:
+    """A folder that was not there before the block, and is not wanted where the block fails."""
+    try:
+        yield
+    except BaseException:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise

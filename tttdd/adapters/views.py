@@ -9,8 +9,10 @@ import sqlite3
 from pathlib import Path
 from typing import Any
 
+from judges.verdict import Verdict
 from tttdd.adapters import rows
 from tttdd.adapters.database import Database
+from tttdd.domain.grid import Coordinate
 from tttdd.domain.identity import Value
 from tttdd.ports import StoreError
 from tttdd.protocol import Best, NodeInfo, RunInfo, StepRow
@@ -27,11 +29,25 @@ class Views:
     def run(self, run: str) -> RunInfo:
         return self._run_info(self._row(run))
 
+    def is_free(self, run: str) -> bool:
+        """Whether there is neither a run nor a folder of that name."""
+        folder = self._state_dir / "runs" / run
+        return not folder.exists() and not self._database.one("SELECT 1 FROM runs WHERE name = ?", run)
+
     def paused(self) -> bool:
         return bool(self._one("SELECT paused FROM daemon")["paused"])
 
     def identity(self, run: str) -> dict[str, Value]:
         return rows.from_json(self._row(run), "identity", dict[str, Value])
+
+    def judged(self, run: str) -> list[tuple[Coordinate, bool]]:
+        found = self._database.all(
+            "SELECT rollouts.step, grid_group, rollout, verdict FROM rollouts JOIN runs ON name = run"
+            " WHERE run = ? AND rollouts.step = runs.step",
+            run,
+        )
+        verdicts = [rows.from_json(row, "verdict", Verdict) for row in found]
+        return [(Coordinate(*tuple(row)[:3]), verdict.valid) for row, verdict in zip(found, verdicts, strict=True)]
 
     def steps(self, run: str) -> list[StepRow]:
         return [

@@ -9,7 +9,6 @@ building its application costs more than the daemon's whole start may take.
 from __future__ import annotations
 
 import difflib
-import errno
 import logging
 import re
 from collections.abc import Awaitable, Callable, Mapping
@@ -28,6 +27,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from tttdd import errors, protocol
 from tttdd.api.peer import Peer, allowed
 from tttdd.ports import StoreError
+from tttdd.room import NO_ROOM
 
 BODY_LIMIT = 1 << 20
 DRAIN_LIMIT = 1 << 26
@@ -142,7 +142,7 @@ async def _told(request: Request, error: Exception) -> Response:
         case StoreError():
             _log.error("%s: %s", path, error)
             return _json(500, protocol.Error(error=str(error), hint="the runs that can be read go on"))
-        case OSError(errno=errno.ENOSPC):
+        case OSError(errno=number) if number in NO_ROOM:
             return _json(507, protocol.Error(error=f"nothing was changed: {error}", hint="make room on the disk"))
         case OSError():
             _log.error("%s", path, exc_info=error)

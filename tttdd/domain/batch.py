@@ -3,11 +3,12 @@
     prompt + samples + advantages --encode--> batch file --read--> trainer
 
 Per token the file holds int32 id, float64 log-prob and uint8 mask, little-endian: 13 bytes.  The same batch gives the
-same bytes, so its hash names it.
+same bytes, so its hash names it; its own SHA-256 stands at its beginning.
 """
 
 from __future__ import annotations
 
+import hashlib
 import sys
 from array import array
 from pathlib import Path
@@ -15,6 +16,7 @@ from pathlib import Path
 import msgspec
 
 assert sys.byteorder == "little"
+MAGIC = b"tttdd batch 2\n"
 
 
 class TrainReport(msgspec.Struct, frozen=True):
@@ -99,12 +101,17 @@ def encode(batch: Batch) -> bytes:
         rollouts_total=batch.rollouts_total,
         groups=[_pack(group) for group in batch.groups],
     )
-    return msgspec.msgpack.encode(packed)
+    data = msgspec.msgpack.encode(packed)
+    return MAGIC + hashlib.sha256(data).digest() + data
 
 
 def read(path: Path) -> Batch:
-    """Raises FileNotFoundError, or msgspec.DecodeError for a file that is no batch."""
-    packed = msgspec.msgpack.decode(path.read_bytes(), type=_PackedBatch)
+    """Raises OSError, or ValueError for a file that is damaged or no batch."""
+    data = path.read_bytes()
+    try:
+        packed = msgspec.msgpack.decode(_checked(data), type=_PackedBatch)
+    except (msgspec.DecodeError, ValueError) as error:
+        raise ValueError(f"{path} is damaged: {error}") from None
     return Batch(
         run=packed.run,
         step=packed.step,
@@ -112,6 +119,17 @@ def read(path: Path) -> Batch:
         rollouts_total=packed.rollouts_total,
         groups=[_unpack(group) for group in packed.groups],
     )
+
+
+def _checked(data: bytes) -> bytes:
+    """What stands behind the sum; a file of schema 1 has none."""
+    if not data.startswith(MAGIC):
+        return data
+    sum_at = len(MAGIC)
+    kept, packed = data[sum_at : sum_at + 32], data[sum_at + 32 :]
+    if hashlib.sha256(packed).digest() != kept:
+        raise ValueError("its bytes are not those that were written")
+    return packed
 
 
 def pack_ids(ids: list[int]) -> bytes:

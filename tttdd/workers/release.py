@@ -7,11 +7,16 @@ It is there complete or not at all (tttdd.durable).
 
 from __future__ import annotations
 
+import errno
+import os
+from collections.abc import Generator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from tttdd.domain.batch import TrainReport
@@ -38,11 +43,21 @@ class Contents(msgspec.Struct, frozen=True, kw_only=True):
 
 def write(target: Path, record: Record, contents: Contents) -> None:
     """Raises OSError when `target` exists or cannot be written; then nothing of it is there."""
-    with folder_written(target) as aside:
+    with folder_written(target) as aside, _disk_errors():
         save_file(contents.adapter, aside / "adapter_model.safetensors", metadata={"format": "pt"})
         save_file(contents.optimizer, aside / "optimizer.safetensors", metadata={"format": "pt"})
         (aside / "adapter_config.json").write_bytes(_json(contents.adapter_config))
         (aside / "release.json").write_bytes(_json(record))
+
+
+@contextmanager
+def _disk_errors() -> Generator[None]:
+    """What safetensors could not write, as an OSError like any other."""
+    try:
+        yield
+    except SafetensorError as error:
+        number = errno.ENOSPC if os.strerror(errno.ENOSPC) in str(error) else errno.EIO
+        raise OSError(number, os.strerror(number), str(error)) from None
 
 
 def read_adapter(folder: Path) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:

@@ -34,7 +34,7 @@ sys.path.append(sys.path.pop(0))  # a file beside this one has the name of a pac
 from hardware import described
 from long_run import GRID, RUN, Search, Times, copied, planted, timed
 
-from tttdd import config, room
+from tttdd import config
 from tttdd.adapters.catalog import JudgeCatalog
 from tttdd.adapters.judge_pool import JudgePool
 from tttdd.adapters.store import SqliteStore
@@ -42,6 +42,7 @@ from tttdd.adapters.workshop import LocalWorkshop
 from tttdd.api import app, server
 from tttdd.board import Board
 from tttdd.protocol import JudgesInfo
+from tttdd.room import DiskRoom
 from tttdd.runner import Runner
 
 STEPS, MEASURED, COPIES = 50, 10, 10
@@ -76,8 +77,8 @@ async def requests(store: SqliteStore, state_dir: Path, times: Times) -> None:
         told = JudgesInfo(level=judges.level, missing=judges.missing, parallel=judges.parallel)
         board = Board("tttdd.toml", str(state_dir), lambda: runner.runs(), lambda: told)
         workshop = LocalWorkshop(settings, store, state_dir)
-        catalog, enough = JudgeCatalog(settings, judges), partial(room.enough, state_dir)
-        runner = Runner(settings, store, board, catalog, workshop, enough)
+        catalog, room = JudgeCatalog(settings, judges), DiskRoom(state_dir)
+        runner = Runner(settings, store, board, catalog, workshop, room)
         fill(board, store)
         for _ in range(100):
             timed(times, "snapshot_as_json", lambda: msgspec.json.encode(board.snapshot()))

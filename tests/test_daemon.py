@@ -37,7 +37,7 @@ def refusal(
 def test_a_state_dir_that_is_a_file_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     assert refusal(tmp_path, state_dir=str(tmp_path / "file")) == (
-        f"{tmp_path}/file: cannot be used as state_dir: File exists"
+        f"{tmp_path}/file: cannot be used as state_dir: Not a directory"
     )
 
 

@@ -8,6 +8,7 @@ full disk needs the room.
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 from collections.abc import Generator
@@ -78,6 +79,8 @@ def make_folder(path: Path) -> None:
     """With its parents, each of which then knows of it for good; one that is there is taken for durable."""
     if path.is_dir():
         return
+    if path.exists():
+        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(path))
     make_folder(path.parent)
     path.mkdir(exist_ok=True)
     _sync(path.parent)

@@ -259,7 +259,7 @@ async def test_any_other_error_fails_the_run_with_its_message_and_the_next_one_s
     assert place.workshop.opened == ["a", "b"]
 
 
-@pytest.mark.parametrize("fault", [FULL, DIED_OF_FULL, QUOTA])
+@pytest.mark.parametrize("fault", [FULL, DIED_OF_FULL, QUOTA, DIED])
 async def test_a_full_disk_pauses_the_run_at_once_and_holds_the_queue_until_there_is_room(
     place: Place, fault: Exception
 ) -> None:

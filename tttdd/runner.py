@@ -11,7 +11,9 @@ daemon.  Where not even that can be written down, nothing is taken until it can.
 
 from __future__ import annotations
 
+import errno
 import logging
+import os
 from collections.abc import Callable, Generator
 from contextlib import AbstractAsyncContextManager, contextmanager
 from typing import Protocol
@@ -171,9 +173,12 @@ class Runner(Registry):
             except* WorkerDied as died:
                 reached = self._store.run(name).step
                 failures, committed = (failures + 1, committed) if reached == committed else (1, reached)
-                _log.warning("run %s: %s", name, first_words(died))
-                if failures > RESTARTS or lacks_room(first_words(died)):
-                    self._end(name, "failed", first_words(died))
+                words = first_words(died)
+                if not await self._is_room(""):  # the worker's last words found none either
+                    words += f"\n{os.strerror(errno.ENOSPC)}"
+                _log.warning("run %s: %s", name, words)
+                if failures > RESTARTS or lacks_room(words):
+                    self._end(name, "failed", words)
             except* StoreUnusable as error:
                 self._stall(first_words(error))
             except* IdentityChanged as changed:

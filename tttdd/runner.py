@@ -173,9 +173,8 @@ class Runner(Registry):
             except* WorkerDied as died:
                 reached = self._store.run(name).step
                 failures, committed = (failures + 1, committed) if reached == committed else (1, reached)
-                words = first_words(died)
-                if not await self._is_room(""):  # the worker's last words found none either
-                    words += f"\n{os.strerror(errno.ENOSPC)}"
+                room = "" if await self._is_room("") else f"\n{os.strerror(errno.ENOSPC)}"
+                words = first_words(died) + room  # which had no room for them either
                 _log.warning("run %s: %s", name, words)
                 if failures > RESTARTS or lacks_room(words):
                     self._end(name, "failed", words)

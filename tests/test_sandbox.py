@@ -109,16 +109,17 @@ def test_time_that_others_take_is_not_the_programs_own(sandbox: AnySandbox) -> N
     program = (
         "import os, time\ndef run():\n while time.process_time() < 0.6: pass\n return os.sched_getaffinity(0) and 1"
     )
+    limits = msgspec.structs.replace(LIMITS, wall_seconds=1.0, cpu_seconds=5)
     try:
         for hog in hogs:
             os.sched_setaffinity(hog.pid, {processor})
-        outcome = sandbox.run(program, ENTRY, msgspec.structs.replace(LIMITS, wall_seconds=1.0, cpu_seconds=5))
+        outcomes = [sandbox.run(program, ENTRY, limits) for _ in range(3)]
     finally:
         for hog in hogs:
             hog.kill()
             hog.wait()
-    assert (outcome.ending, outcome.result) == ("exited", b"R1")
-    assert outcome.seconds > 1.0
+    assert [(outcome.ending, outcome.result) for outcome in outcomes] == [("exited", b"R1")] * 3
+    assert max(outcome.seconds for outcome in outcomes) > 1.0, "the others left it the processor each time"
 
 
 @pytest.mark.parametrize("cpus", [1, 2])

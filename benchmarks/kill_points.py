@@ -4,7 +4,7 @@
 
 Real workers with a tiny model, a real daemon, judges and store; at each point of tttdd.failpoint the victim gets
 kill -9, or the power is cut (what was not synced is gone), or the disk is full until the run waits for room.  A number
-is the seconds until the run had gone on by itself.  "-": the victim is never there at that point.  Needs root for the
+is the seconds until a process reached its next point by itself.  "-": the victim is never there at that point.  Needs root for the
 full disk and a C compiler for the power cut.  Exit status 1 if anything was lost, done twice, or is not whole.
 """
 
@@ -64,7 +64,7 @@ def lines(columns: dict[str, Column], verdicts: dict[str, str], *, light: bool) 
     workers = "workers without a model" if light else "real workers, tiny model"
     return [
         f"`{' '.join(['python', *sys.argv])}`, {time.strftime('%Y-%m-%d')}, {described()}, {workers}.",
-        "Seconds from the strike until the run had gone on by itself.",
+        "Seconds from the strike until a process of the run reached its next named point, by itself.",
         "",
         f"| point | {' | '.join(columns)} |",
         f"| --- |{' --- |' * len(columns)}",

@@ -4,8 +4,9 @@
 
 Real workers with a tiny model, a real daemon, judges and store; at each point of tttdd.failpoint the victim gets
 kill -9, or the power is cut (what was not synced is gone), or the disk is full until the run waits for room.  A number
-is the seconds until a process reached its next point by itself.  "-": the victim is never there at that point.  Needs root for the
-full disk and a C compiler for the power cut.  Exit status 1 if anything was lost, done twice, or is not whole.
+is the seconds until a process reached its next point by itself.  "-": the victim is never there at that point.  Needs
+root for the full disk and a C compiler for the power cut.  Exit status 1 if anything was lost, done twice, or is not
+whole.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
     with Harness(folder, light=True) as harness:     light: workers without a model (light_*.py)
         harness.start()
-        for point, struck in harness.strikes("engine"): ...     at every point kills, and sees the run go on
+        for point in harness.strikes("engine"): ...     at every point kills, and sees the run go on
         harness.faults() of the ledger; harness.lost, .judged_twice, .trained_twice
 
 Every process asks at every point (listener.py) and waits for the answer, so a victim dies exactly there.
@@ -70,7 +70,7 @@ class Harness:
         root = Path(__file__).resolve().parent.parent.parent
         self._environment = os.environ | {"PYTHONPATH": f"{site}:{root}"}
         if self._power:
-            self._environment["LD_PRELOAD"] = str(self._power.library)
+            self._environment["LD_PRELOAD"] = str(self._power.shim)
         self._judge = threading.Thread()
         self._runs: list[str] = []
         self.points = Points(folder / "points")

@@ -1,6 +1,6 @@
 """What a power cut leaves of a folder: only what was synced, put together from what power.c has kept.
 
-disk = SyncedDisk(root, place)   LD_PRELOAD=disk.library; the processes write below `root`, and are killed
+disk = SyncedDisk(root, place)   LD_PRELOAD=disk.shim; the processes write below `root`, and are killed
 disk.cut()                       `root` is as the disk has it; the next processes go on from there
 """
 
@@ -16,12 +16,12 @@ class SyncedDisk:
     def __init__(self, root: Path, place: Path) -> None:
         """Raises OSError without a C compiler."""
         self._root, self._kept = root, place / "kept"
-        self.library = place / "power.so"
+        self.shim = place / "power.so"
         place.mkdir()
         defined = [f'-D{name}="{path}"' for name, path in {"ROOT": root, "DISK": self._kept}.items()]
-        command = ["cc", "-O1", "-shared", "-fPIC", *defined, "-o", str(self.library)]
+        command = ["cc", "-O1", "-shared", "-fPIC", *defined, "-o", str(self.shim)]
         subprocess.run([*command, str(Path(__file__).with_name("power.c")), "-ldl"], check=True)
-        self._names = ctypes.CDLL(str(self.library))
+        self._names = ctypes.CDLL(str(self.shim))
         root.mkdir(exist_ok=True)
         self._begin()
 

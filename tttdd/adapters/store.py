@@ -46,7 +46,7 @@ class SqliteStore(Views):
     def open_run(self, record: RunRecord) -> None:
         """A new run, queued, with release 0 and an empty archive, or with those of its origin.
 
-        Raises Conflict where the name's folder holds somebody's releases, or the origin's release is not there.
+        Raises StoreError when the name is taken, Conflict where its folder is there or the origin's release is not.
         """
         folder = self._folder(record.name)
         if self._database.one("SELECT 1 FROM runs WHERE name = ?", record.name):
@@ -54,7 +54,7 @@ class SqliteStore(Views):
         if folder.exists():
             told = f"{folder} is there already"
             raise Conflict(told, field="name", hint="choose another name, or move the folder away")
-        with self._database.transaction(), _removed_unless_good(folder):
+        with _removed_unless_good(folder), self._database.transaction():
             (number,) = self._one("SELECT coalesce(max(number), -1) + 1 FROM runs")
             self._database.change(
                 "INSERT INTO runs"

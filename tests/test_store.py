@@ -467,8 +467,9 @@ def test_a_full_disk_undoes_the_whole_change(store: SqliteStore) -> None:
 def test_a_run_that_cannot_be_written_down_leaves_no_folder(store: SqliteStore, tmp_path: Path) -> None:
     ((pages,),) = store._database.all("PRAGMA page_count")
     store._database.one(f"PRAGMA max_page_count = {pages}")
-    large = {"task": "x" * 1_000_000}
-    record = RunRecord(name="new", task="t", seed=0, steps=1, grid=GridSize(1, 3), identity=large, created=1.0)
+    record = RunRecord(
+        name="new", task="t", seed=0, steps=1, grid=GridSize(1, 3), identity={"task": "x" * 1_000_000}, created=1.0
+    )
     with pytest.raises(OSError, match="No space left on device"):
         store.open_run(record)
     assert not (tmp_path / "runs/new").exists() and store.is_free("new")

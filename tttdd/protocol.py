@@ -10,6 +10,14 @@ from msgspec import Meta
 RunState = Literal["queued", "running", "paused", "finished", "failed", "cancelled"]
 PhaseName = Literal["start", "sample", "train", "publish", "prove", "commit"]
 CellState = Literal["waiting", "sampling", "judging", "rejected", "valid", "best"]
+Mode = Literal["discover", "search", "best-of-n"]
+"""discover: search, and train after every step; search: the model stays as it is; best-of-n: the model stays as it is
+and every rollout starts from the starter program."""
+Figure = Literal["", "circles", "overlap", "autoconvolution"]
+"""How what a task's programs return is drawn; empty for not at all.
+
+circles: (centers, radii, sum); overlap: (heights h of a step function, bound, n), with correlate(h, 1 - h) 2 / n;
+autoconvolution: heights of a step function, with its autoconvolution."""
 
 Count = Annotated[int, Meta(ge=1, le=1_000_000)]
 Node = Annotated[int, Meta(ge=0, le=2**63 - 1)]
@@ -31,6 +39,7 @@ class Submit(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     seed: Annotated[int, Meta(ge=0, le=2**63 - 1)] = 0
     name: Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$(?!\n)")] | None = None
     """Name of the run; default: the task's name and a number."""
+    mode: Mode = "discover"
     priority: Annotated[int, Meta(ge=-1000, le=1000)] = 0
     """Of the queued runs the highest is taken first; of equal ones the oldest."""
     resume_from: str | None = None
@@ -86,6 +95,8 @@ class RunInfo(msgspec.Struct, frozen=True, kw_only=True):
     """The task's quoted objective."""
     objective_name: str = ""
     direction: Literal["lower", "higher"] = "higher"
+    figure: Figure = ""
+    mode: Mode = "discover"
     state_dir: str = ""
     priority: int = 0
     waits_for_room: bool = False
@@ -142,6 +153,8 @@ class NodeInfo(msgspec.Struct, frozen=True, kw_only=True):
     lineage: list[int] = []
     """Ids from the node's parent up to its root."""
     certificate: dict[str, str | float | bool] = {}
+    artifact_sha256: str = ""
+    """Of what the program returned, as JSON; empty where that is not kept."""
 
 
 class Verified(msgspec.Struct, frozen=True, kw_only=True):
@@ -170,6 +183,7 @@ class TaskInfo(msgspec.Struct, frozen=True, kw_only=True):
     time_limit: float
     """Seconds told to the model, given as budget_s and enforced."""
     entry_point: str
+    figure: Figure = ""
 
 
 class PhaseInfo(msgspec.Struct, frozen=True, kw_only=True):

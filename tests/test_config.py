@@ -73,11 +73,35 @@ def test_the_reference_configuration_is_the_papers() -> None:
             MODEL + '[sampling]\nthinking_budget = 100\n[prompt]\nstyle = "completion"\n',
             ":4: sampling.thinking_budget: needs sampling.thinking = true",
         ),
+        (
+            MODEL + "[tracking.wandb]\nenable = true\n",
+            ":4: unknown key 'tracking.wandb.enable'; did you mean 'enabled'?",
+        ),
+        (
+            MODEL + '[tracking.wandb]\nenabled = true\napi_key = "hunter2"\n',
+            ":5: unknown key 'tracking.wandb.api_key'; secrets are no part of this file: set WANDB_API_KEY in the ",
+        ),
+        (MODEL + '[tracking.wandb]\nmode = "shared"\n', ":4: tracking.wandb.mode: Invalid enum value 'shared'"),
+        (MODEL + '[tracking.wandb]\nproject = "a/b"\n', ":4: tracking.wandb.project: Expected `str` matching regex"),
+        (MODEL + '[notify]\ncommand = ["tell-me"]\n', ":4: notify.command: 'tell-me' is no absolute path"),
+        (MODEL + '[notify]\ncommand = ["/no/tell-me", "x"]\n', ":4: notify.command: there is no file /no/tell-me"),
+        (MODEL + '[notify]\ncommand = ["/etc/passwd"]\n', ":4: notify.command: /etc/passwd may not be executed"),
+        (MODEL + '[notify]\n\nevents = ["won"]\n', ":5: notify.events: Invalid enum value 'won'"),
         ("[model\n", ": not valid TOML: "),
     ],
 )
 def test_a_mistake_is_told_with_its_place(tmp_path: Path, text: str, message: str) -> None:
     assert refusal(tmp_path, text).startswith(message)
+
+
+def test_a_secret_in_the_file_is_not_repeated(tmp_path: Path) -> None:
+    for line in ('api_key = "hunter2"', 'entity = 7\napi_key = "hunter2"', 'WANDB_TOKEN = "hunter2"'):
+        assert "hunter2" not in refusal(tmp_path, f"{MODEL}[tracking.wandb]\n{line}\n")
+
+
+def test_tracking_is_off_and_no_command_is_run_by_default() -> None:
+    plain = config.load(config.shipped("tttdd.cpu.toml"))
+    assert (plain.tracking.wandb.enabled, plain.notify.command) == (False, ())
 
 
 def test_a_missing_file_is_told(tmp_path: Path) -> None:

@@ -11,22 +11,35 @@ import difflib
 import os
 import re
 import tomllib
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Literal
 
 import msgspec
 from msgspec import Meta
 
+from tttdd.config_rules import LORA_TARGETS, command_faults, device_fields, faults
+
+__all__ = [
+    "LORA_TARGETS",
+    "Config",
+    "ConfigError",
+    "default_path",
+    "device_fields",
+    "faults",
+    "load",
+    "place",
+    "shipped",
+]
+
 Positive = Annotated[int, Meta(ge=1)]
 Fraction = Annotated[float, Meta(gt=0, le=1)]
 Beta = Annotated[float, Meta(ge=0, lt=1)]
 
-MAX_ROLLOUTS = 65536
-"""In one grid: 128 times the reference; the status shows every one of them."""
-ANSWER_TOKENS = 512
-"""That thinking must leave of an answer's budget: for the text that closes it, and a program."""
-LORA_TARGETS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+SECRET = re.compile("key|token|secret|password", re.IGNORECASE)
+NO_SECRETS = (
+    "secrets are no part of this file: set WANDB_API_KEY in the daemon's environment, or the systemd credential "
+    "wandb_api_key (LoadCredential=)"
+)
 
 
 class ConfigError(ValueError):
@@ -141,6 +154,28 @@ class Tasks(Table, frozen=True):
     """Directories searched for tasks before the built-in ones."""
 
 
+class Wandb(Table, frozen=True):
+    enabled: bool = False
+    project: Annotated[str, Meta(pattern=r"^[^/\\#?%:\n]{1,128}$")] = "tttdd"
+    entity: str | None = None
+    """A user or a team; default: that of the API key."""
+    mode: Literal["online", "offline"] = "online"
+    directory: str | None = None
+    """Each run gets a folder of its own in there; default: the run's in state_dir."""
+    upload_checkpoints: bool = False
+    """Also the adapter that sampled a new best, and the run's last."""
+
+
+class Tracking(Table, frozen=True):
+    wandb: Wandb = Wandb()
+
+
+class Notify(Table, frozen=True):
+    command: tuple[str, ...] = ()
+    """Program, by its absolute path, and its arguments; it is not read by a shell."""
+    events: tuple[Literal["best", "failed", "finished"], ...] = ("best", "failed", "finished")
+
+
 class Config(Table, frozen=True, kw_only=True):
     daemon: Daemon = Daemon()
     model: Model
@@ -153,6 +188,8 @@ class Config(Table, frozen=True, kw_only=True):
     judges: Judges = Judges()
     checkpoints: Checkpoints = Checkpoints()
     tasks: Tasks = Tasks()
+    tracking: Tracking = Tracking()
+    notify: Notify = Notify()
 
 
 def default_path() -> Path:
@@ -188,71 +225,9 @@ def load(path: Path) -> Config:
         raise ConfigError(f"{path}: not valid TOML: {error}") from None
     except msgspec.ValidationError as error:
         raise ConfigError(_explain(path, text, str(error))) from None
-    for field, rule in faults(config):
+    for field, rule in (*faults(config), *command_faults(config)):
         raise ConfigError(f"{path}:{_line(text, field)}: {field}: {rule}")
     return config
-
-
-def faults(config: Config) -> Iterator[tuple[str, str]]:
-    """Settings that cannot work together: the field and the rule it breaks, with the numbers."""
-    grid, budget, context = config.grid, config.sampling.max_new_tokens, config.engine.context_length
-    if grid.rollouts < 3:
-        few = f"{grid.rollouts} rollouts a group are too few: the entropic advantage needs at least 3"
-        yield "grid.rollouts", f"{few}; set grid.rollouts to 3 or more"
-    if grid.groups * grid.rollouts > MAX_ROLLOUTS:
-        yield "grid", f"{grid.groups} x {grid.rollouts} rollouts a step are too many; the limit is {MAX_ROLLOUTS}"
-    if grid.groups >= config.search.max_nodes:
-        nodes = config.search.max_nodes
-        yield "search.max_nodes", f"{nodes} nodes leave no room for a program beside the {grid.groups} seeds"
-    if budget >= context:
-        yield (
-            "sampling.max_new_tokens",
-            f"{budget} new tokens do not fit into engine.context_length = {context}, which also holds the prompt; "
-            "raise the context or lower the sampling budget",
-        )
-    if (thinking := config.sampling.thinking_budget) is not None:
-        yield from _thinking_faults(config, thinking)
-    if (config.model.path is None) == (config.model.package is None):
-        yield "model", "exactly one of path and package must be given"
-    if config.engine.backend == "torch" and config.model.dtype != "float32":
-        yield "model.dtype", f'{config.model.dtype}: engine.backend = "torch" computes in float32 only; set "float32"'
-    yield from _device_faults(config)
-    for field in ("docker_image", "docker_runtime"):
-        if getattr(config.judges, field) and config.judges.sandbox != "docker":
-            yield f"judges.{field}", f'of no use with judges.sandbox = "{config.judges.sandbox}"; set it to "docker"'
-    if unknown := sorted(set(config.trainer.targets) - set(LORA_TARGETS)):
-        yield "trainer.targets", f"unknown {', '.join(unknown)}; known: {', '.join(LORA_TARGETS)}"
-
-
-def _thinking_faults(config: Config, thinking: int) -> Iterator[tuple[str, str]]:
-    if thinking + ANSWER_TOKENS > config.sampling.max_new_tokens:
-        yield (
-            "sampling.thinking_budget",
-            f"{thinking} tokens of thinking leave less than {ANSWER_TOKENS} of sampling.max_new_tokens = "
-            f"{config.sampling.max_new_tokens} for the answer; lower it",
-        )
-    if config.prompt.style == "completion" or not config.sampling.thinking:
-        yield "sampling.thinking_budget", 'needs sampling.thinking = true and prompt.style = "chat"; leave it out'
-
-
-def _device_faults(config: Config) -> Iterator[tuple[str, str]]:
-    trainer = config.trainer
-    for field, devices in device_fields(config).items():
-        if negative := [device for device in devices if device < 0]:
-            yield field, f"{negative[0]} is no GPU: indices count from 0"
-        if twice := [device for device in devices if devices.count(device) > 1]:
-            yield field, f"GPU {twice[0]} is named {devices.count(twice[0])} times; name each device once"
-    if config.engine.backend == "sglang" and not config.engine.devices:
-        yield "engine.devices", 'none is named: engine.backend = "sglang" needs at least one GPU, for instance [0]'
-    if max(1, len(trainer.devices)) % trainer.tensor_parallel:
-        rule = f"{trainer.tensor_parallel} does not divide the {len(trainer.devices)} GPUs of trainer.devices"
-        yield "trainer.tensor_parallel", rule
-
-
-def device_fields(config: Config) -> dict[str, tuple[int, ...]]:
-    """Field -> GPU indices, of the fields that take devices into use.  (The embedded engine uses none.)"""
-    engine = config.engine.devices if config.engine.backend == "sglang" else ()
-    return {"engine.devices": engine, "trainer.devices": config.trainer.devices}
 
 
 def place(path: Path, field: str) -> str:
@@ -274,6 +249,8 @@ def _explain(path: Path, text: str, message: str) -> str:
     known = _keys(table)
     near = difflib.get_close_matches(key, known, n=1)
     hint = f"did you mean {near[0]!r}?" if near else f"known keys: {', '.join(known)}"
+    if table == "tracking.wandb" and SECRET.search(key):
+        hint = NO_SECRETS
     field = f"{table}.{key}" if table else key
     return f"{path}:{_line(text, field)}: unknown key {field!r}; {hint}"
 

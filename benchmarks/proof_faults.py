@@ -37,7 +37,7 @@ from tttdd.config import Config
 from tttdd.folder import RunFolder
 from tttdd.gate import Gate
 from tttdd.ports import ModelFiles, PublishFailed, Release
-from tttdd.serving import Serving
+from tttdd.serving import Serving, make_probe
 
 
 class FaultyEngine(SglangEngine):
@@ -131,13 +131,19 @@ async def measure(options: argparse.Namespace, settings: Config) -> dict[str, An
     task = JudgeCatalog(settings, NoJudges()).load(run.task).prompt  # pyright: ignore[reportArgumentType]
     found: dict[str, Any] = {"release": newest.number, "faults": {}}
     plan: Any = argparse.Namespace(
-        name=options.run, task=task, groups=1, rollouts=8, seed=0, context_length=settings.engine.context_length
+        name=options.run,
+        trains=True,
+        task=task,
+        groups=1,
+        rollouts=8,
+        seed=0,
+        context_length=settings.engine.context_length,
     )
     with tempfile.TemporaryDirectory() as scratch:
         workshop: Any = FaultyWorkshop(settings, store, Path(scratch))
         print("\n".join(memory.plan_for(settings, files.path, gpus.read(), 8).lines()))
         async with workshop.open(plan, files, None, Quiet(), Gate()) as world:
-            probe = await step.make_probe(plan, world)
+            probe = await make_probe(world.engine, task, store.archive(run.run).seeds[0], plan.context_length)
             found["probe_tokens"] = len(probe.completion_ids)
             for fault in ("stale", "swapped", "nameless"):
                 serving = await Serving.start(world.engine, world.trainer, world.observer, probe)

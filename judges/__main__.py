@@ -90,6 +90,7 @@ def _verify(options: argparse.Namespace) -> int:
             verdict = judge.grade(program)
     except (JudgeDied, GraderFailed) as error:
         return _refuse(str(error))
+    verdict = msgspec.structs.replace(verdict, artifact="")  # a megabyte would bury the rest
     print(msgspec.json.encode(verdict).decode() if options.json else _in_words(task, verdict))
     return VALID if verdict.valid else REJECTED
 

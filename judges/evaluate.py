@@ -9,6 +9,7 @@ that is there for all of them.  The model is told what is granted.
 
 from __future__ import annotations
 
+import hashlib
 import math
 import os
 import signal
@@ -25,6 +26,8 @@ from judges.text import printable
 from judges.verdict import Reason, Verdict
 
 DETAIL_CHARACTERS = 500
+ARTIFACT_BYTES = 1 << 20
+"""Of what a valid program returned that its verdict carries; more is graded, but not kept."""
 _MEMORY_SHARE = 0.5
 """Of the machine's memory that all programs at once may address."""
 _LEAST_GIB = 0.5
@@ -57,6 +60,8 @@ class Evaluator:
             output=printable(outcome.output),
             seconds=outcome.seconds,
             peak_bytes=outcome.peak_bytes,
+            artifact=_kept(artifact) if verdict.valid else "",
+            artifact_sha256=hashlib.sha256(artifact).hexdigest() if verdict.valid else "",
         )
 
     def cancel(self, ticket: Ticket) -> None:
@@ -130,6 +135,10 @@ def _ended(outcome: Outcome, limits: Limits) -> tuple[Reason, str] | None:
     if not outcome.result.startswith(b"R"):
         return "no result", "it ended before it returned a result"
     return None
+
+
+def _kept(artifact: bytes) -> str:
+    return artifact.decode(errors="replace") if len(artifact) <= ARTIFACT_BYTES else ""
 
 
 def _killed(outcome: Outcome, limits: Limits) -> bool:

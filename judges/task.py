@@ -26,6 +26,7 @@ from judges.syntax import parse
 
 KILL_FACTOR = 1.1
 """A program is killed at this multiple of the time limit that it is told."""
+Figure = Literal["", "circles", "overlap", "autoconvolution"]  # how what a program returns is drawn
 SEED = 42
 REGION_OPEN, REGION_CLOSE = "⟦", "⟧"
 
@@ -82,6 +83,7 @@ class Description(Table, frozen=True, kw_only=True):
     starter: str | None = None
     helpers: str | None = None
     """File whose functions every program has (see judges.promised)."""
+    figure: Figure = ""
     completion_header: str = ""
     """What a completion-style prompt says of the problem, short."""
 
@@ -94,6 +96,7 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
     limits: TaskLimits
     objective: Objective
     libraries: tuple[str, ...]
+    figure: Figure
     completion_header: str
     instruction: str
     """With the placeholders that `told` fills in."""
@@ -178,10 +181,8 @@ def load(name: str, search_path: Iterable[Path] = ()) -> Task:
     text = _read(folder / "task.toml")
     description = _description(folder / "task.toml", text)
     if description.name != folder.resolve().name:
-        difference = (
-            f"{description.name!r} differs from the folder's name {folder.resolve().name!r}; make them the same"
-        )
-        raise TaskError(difference, folder / "task.toml", _line(text, "name"), "name")
+        told = f"{description.name!r} differs from the folder's name {folder.resolve().name!r}; make them the same"
+        raise TaskError(told, folder / "task.toml", _line(text, "name"), "name")
     return _task(folder, description)
 
 
@@ -206,6 +207,7 @@ def _task(folder: Path, description: Description) -> Task:
         limits=description.limits,
         objective=description.objective,
         libraries=description.libraries,
+        figure=description.figure,
         completion_header=description.completion_header,
         instruction=instruction,
         starter=starter,

@@ -43,5 +43,7 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     """Wall-clock seconds of the program, without any time in the queue."""
     peak_bytes: int = 0
     artifact_sha256: str = ""
+    artifact: str = ""
+    """What a valid program returned, as JSON; empty where it is larger than is kept."""
     certificate: dict[str, str | float | bool] = {}
     """Facts beyond the reward, for instance feasibility at zero slack in exact rationals."""

@@ -16,6 +16,7 @@ import msgspec
 
 from tttdd import errors, protocol
 from tttdd.api import app, server
+from tttdd.api.logs import RecentLog
 
 
 class FakeRunner:
@@ -23,6 +24,7 @@ class FakeRunner:
 
     def __init__(self) -> None:
         self.by_name: dict[str, protocol.RunInfo] = {}
+        self.state_dir = ""
         self.program = "def build():\n    return 1\n"
         self.verified_valid = True
         self.asked: list[tuple[str, object]] = []
@@ -49,6 +51,7 @@ class FakeRunner:
             best=best,
             objective_name="C5",
             direction="lower",
+            state_dir=self.state_dir,
         )
         return self.by_name[name]
 
@@ -112,6 +115,14 @@ class FakeRunner:
             output="said \x1b[31mred",
         )
 
+    def artifact(self, name: str, id: int) -> protocol.Artifact:
+        if not self.node(name, id).artifact_sha256:
+            raise errors.NotFound(f"what node {id} of run {name!r} returned is not kept", field="node")
+        return protocol.Artifact(msgspec.Raw(b"[[1.0, 0.0], 0.5, 2]"), self.node(name, id).artifact_sha256)
+
+    def identity(self, name: str) -> dict[str, protocol.Value]:
+        return {"mode": self.run(name).mode, "seed": self.run(name).seed, "task.judge": "3f5a"}
+
     def best(self, name: str) -> protocol.NodeInfo:
         return self.node(name, 1)
 
@@ -173,6 +184,7 @@ class Served(NamedTuple):
     socket: Path
     runner: FakeRunner
     board: FakeBoard
+    recent: RecentLog
     on_loop: Callable[[Callable[[], object]], object]
     """Runs a function in the daemon's thread and waits for it."""
 
@@ -180,16 +192,16 @@ class Served(NamedTuple):
 @contextmanager
 def serving(socket: Path, group: str = "") -> Iterator[Served]:
     runner = FakeRunner()
-    board = FakeBoard(runner)
+    board, recent = FakeBoard(runner), RecentLog()
     with anyio.from_thread.start_blocking_portal() as portal:
 
         async def run(*, task_status: anyio.abc.TaskStatus[None]) -> None:
             bound = server.bind(socket, group)
-            await server.serve(bound, app.build(runner, board, group=group), ready=task_status.started)
+            await server.serve(bound, app.build(runner, board, group=group, recent=recent), ready=task_status.started)
 
         future, _ = portal.start_task(run)
         try:
-            yield Served(socket, runner, board, lambda function: portal.call(function))
+            yield Served(socket, runner, board, recent, lambda function: portal.call(function))
         finally:
             future.cancel()
             ended = threading.Event()

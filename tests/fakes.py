@@ -158,7 +158,10 @@ class FakeJudge:
         numbers = [float(text) for text in program.split("[")[1].split("]")[0].split(",")]
         if numbers[0] < 0.3:
             return Verdict(valid=False, reason="constraint", detail=f"{numbers[0]} is too small")
-        return Verdict(valid=True, reward=sum(numbers), objective=sum(numbers))
+        artifact = json.dumps(numbers)
+        sha256 = hashlib.sha256(artifact.encode()).hexdigest()
+        total = sum(numbers)
+        return Verdict(valid=True, reward=total, objective=total, artifact=artifact, artifact_sha256=sha256)
 
 
 class FakeObserver:
@@ -243,7 +246,7 @@ class FakeWorkshop:
             await self.start.wait()
             yield World(
                 engine=FakeEngine(),
-                trainer=self.trainer,
+                trainer=self.trainer if plan.trains else None,
                 judge=judge,
                 store=self._store,
                 observer=observer,

@@ -47,7 +47,7 @@ class Place:
     """A runner at its place of work; `again` is the next daemon on the same state."""
 
     def __init__(self, state_dir: Path) -> None:
-        self.store = SqliteStore(state_dir)
+        self.state_dir, self.store = state_dir, SqliteStore(state_dir)
         self.catalog = FakeCatalog(FakeJudge())
         self.workshop = FakeWorkshop(self.store, state_dir)
         judges = JudgesInfo(level="process", parallel=1)
@@ -574,6 +574,7 @@ def a_run_that_never_started(place: Place) -> Submit:
         (a_run_that_never_started, "resume_from", "run 'new' has no program yet"),
         (another_instruction, "resume_from", "run 'a' differs in task.instruction"),
         (lambda place: Submit(task="t", resume_from="a", grid=GridSize(3, 4)), "grid.groups", "3 groups are too many"),
+        (lambda place: Submit(task="t", resume_from="a", mode="search"), "resume_from", "has trained its model"),
     ],
 )
 async def test_a_run_that_does_not_fit_to_its_origin_is_refused_and_nothing_is_kept_of_it(
@@ -586,6 +587,36 @@ async def test_a_run_that_does_not_fit_to_its_origin_is_refused_and_nothing_is_k
         place.runner.submit(asked)
     assert (caught.value.field, [run.run for run in place.runner.runs()]) == (field, before)
     assert message in caught.value.message
+
+
+async def test_a_run_trains_on_what_a_search_has_found(place: Place) -> None:
+    place.runner.submit(Submit(task="t", name="a", mode="search"))
+    async with place.at_work():
+        assert await place.ends() == "finished"
+    assert (place.runner.run("a").release, place.runner.identity("a")["mode"]) == (0, "search")
+    place.runner.submit(Submit(task="t", name="b", steps=1, resume_from="a"))
+    async with place.at_work():
+        assert await place.ends("b") == "finished"
+    assert place.workshop.trainer.trained == [(0, "b")] and place.runner.run("b").mode == "discover"
+
+
+async def test_what_a_program_of_the_archive_returned_can_be_had_also_by_the_run_that_goes_on(place: Place) -> None:
+    await finished(place)
+    place.runner.submit(Submit(task="t", name="b", steps=1, resume_from="a"))
+    for run in "ab":
+        best = place.runner.best(run)
+        kept = place.runner.artifact(run, best.node)
+        assert sum(msgspec.json.decode(kept.artifact)) == best.reward and kept.sha256 == best.artifact_sha256
+        assert sum(msgspec.json.decode(place.runner.artifact(run, 0).artifact)) == place.runner.node(run, 0).reward
+
+
+async def test_what_is_not_kept_of_a_program_is_not_found(place: Place) -> None:
+    await finished(place)
+    with closing(sqlite3.connect(place.state_dir / "archive.sqlite3")) as database:
+        database.execute("DELETE FROM artifacts")
+        database.commit()
+    with pytest.raises(NotFound, match="node 0 of run 'a' returned is not kept"):
+        place.runner.artifact("a", 0)
 
 
 async def test_another_learning_rate_is_no_reason_to_refuse_a_release(place: Place) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +18,9 @@ from tttdd.domain.archive import Archive
 from tttdd.domain.prompt import TaskPrompt
 from tttdd.folder import RunFolder
 from tttdd.gate import Gate
-from tttdd.ports import PublishFailed, Ready, RunRecord
+from tttdd.ports import Pending, PublishFailed, Ready, Release, RunRecord
 from tttdd.protocol import GridSize, PhaseName
+from tttdd.serving import make_probe
 from tttdd.thinking import Budget
 
 STARTER = "h = [⟦0.4, 0.1⟧]\n"
@@ -31,6 +33,7 @@ TASK = TaskPrompt(
 )
 PLAN = step.Plan(
     name="r",
+    mode="discover",
     seed=7,
     steps=3,
     groups=2,
@@ -99,6 +102,55 @@ async def test_every_step_is_committed_with_a_release_and_a_proof(tmp_path: Path
     assert best is not None and best.reward > 0.5
 
 
+FROZEN = [msgspec.structs.replace(PLAN, mode=mode) for mode in ("search", "best-of-n")]
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("plan", FROZEN, ids=lambda plan: plan.mode)
+async def test_a_run_that_does_not_train_commits_its_steps_under_the_base_without_a_batch(
+    tmp_path: Path, plan: step.Plan
+) -> None:
+    store, engine = open_store(tmp_path), FakeEngine()
+    await step.run_to_the_end(plan, world(tmp_path, store, trainer=None, engine=engine))
+    rows = store.steps("r")
+    assert store.state("r") == Ready(3, Release(0)) and list(engine.served) == [0]
+    assert [(row.phase, row.release, row.proof) for row in rows] == [("committed", 0, None)] * 3
+    names = {name for row in rows for name in row.metrics}
+    assert {"tttd/reward_mean", "archive/best_reward", "time/step"} <= names
+    assert not [name for name in names if name.startswith(("train/", "tttd/training", "time/train", "time/p"))]
+    assert not (tmp_path / "runs/r/batches").exists() and store.archive("r").best.reward > 0.5
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("plan", FROZEN, ids=lambda plan: plan.mode)
+async def test_a_search_goes_on_from_what_it_found_and_best_of_n_never_does(tmp_path: Path, plan: step.Plan) -> None:
+    store = open_store(tmp_path)
+    await step.run_to_the_end(plan, world(tmp_path, store, trainer=None))
+    found = [node.parent for node in store.archive("r") if node.step > 0]
+    assert found and all(parent in (0, 1) for parent in found) == (plan.mode == "best-of-n")
+
+
+@pytest.mark.anyio
+async def test_a_run_that_does_not_train_goes_on_after_a_crash_as_it_commits(tmp_path: Path) -> None:
+    store, plan = open_store(tmp_path), FROZEN[0]
+    await run_until_crash(plan, world(tmp_path, store, trainer=None, observer=FakeObserver(crash_at="commit")))
+    held = store.state("r")
+    assert isinstance(held, Pending) and held.batch is None
+    engine = FakeEngine()
+    await step.run_to_the_end(plan, world(tmp_path, store, trainer=None, engine=engine))
+    assert len(engine.sampled) == (2 - held.step) * PLAN.groups * PLAN.rollouts
+    assert store.state("r") == Ready(3, Release(0))
+
+
+@pytest.mark.anyio
+async def test_what_the_programs_of_the_archive_returned_is_kept(tmp_path: Path) -> None:
+    store = open_store(tmp_path)
+    await step.run_to_the_end(PLAN, world(tmp_path, store))
+    for node in store.nodes("r", 100):
+        kept = store.artifact("r", node.artifact_sha256)
+        assert node.seed or (kept is not None and sum(json.loads(kept)) == node.reward)
+
+
 @pytest.mark.anyio
 @pytest.mark.parametrize("phase", ["sample", "train", "publish", "prove", "commit"])
 async def test_a_crash_as_a_phase_begins_changes_nothing_of_the_run(tmp_path: Path, phase: PhaseName) -> None:
@@ -159,8 +211,8 @@ async def test_a_frozen_trainer_is_no_publish_failure(tmp_path: Path) -> None:
 @pytest.mark.anyio
 async def test_a_probe_is_the_end_of_a_prompt_and_its_answer_and_fits_the_context(tmp_path: Path) -> None:
     place = world(tmp_path, open_store(tmp_path))
-    whole = await step.make_probe(PLAN, place)
-    cut = await step.make_probe(msgspec.structs.replace(PLAN, context_length=50), place)
+    seed = place.store.archive("r").seeds[0]
+    whole, cut = [await make_probe(place.engine, PLAN.task, seed, length) for length in (PLAN.context_length, 50)]
     assert (whole.prompt_ids + whole.completion_ids)[-42:] == cut.prompt_ids + cut.completion_ids
     assert len(whole.completion_ids) > 42 and len(cut.prompt_ids) == 1
 

@@ -420,8 +420,9 @@ for place in missing(0, 2, 3, set()):
     print(place.group, place.rollout, flush=True)
 """
 DIES_IN_BEGIN = """
-save = store._save_archive
-store._save_archive = lambda *a: (save(*a), os.kill(os.getpid(), 9))
+from tttdd.adapters import inserts
+save = inserts.archive
+inserts.archive = lambda *a: (save(*a), os.kill(os.getpid(), 9))
 store.begin(RUN, 0, grown(store), batch_path(store, Path(sys.argv[1])), {})
 """
 
@@ -462,6 +463,58 @@ def test_a_full_disk_undoes_the_whole_change(store: SqliteStore) -> None:
         store.record(RUN, large)
     store._database.one("PRAGMA max_page_count = 1000000")
     assert store.rollouts(RUN, 0) == [] and store.record(RUN, large)
+
+
+def returned(place: Coordinate) -> Rollout:
+    """A valid rollout that returned its own place."""
+    plain = rollout(place.step, place.group, place.rollout, reward=2.0 + place.rollout)
+    json = str([place.step, place.group, place.rollout])
+    verdict = msgspec.structs.replace(plain.verdict, artifact=json, artifact_sha256=json)
+    return msgspec.structs.replace(plain, verdict=verdict)
+
+
+def test_what_programs_returned_is_kept_for_the_step_in_hand_and_then_for_living_nodes(
+    store: SqliteStore, tmp_path: Path
+) -> None:
+    places = missing(0, 2, 3, set())
+    for place in places:
+        store.record(RUN, returned(place))
+    texts = [str([place.step, place.group, place.rollout]) for place in places]
+    assert [store.artifact(RUN, text) for text in texts] == texts
+    assert {r.verdict.artifact for r in store.rollouts(RUN, 0)} == {""}
+    archive = store.archive(RUN)
+    for group in range(2):
+        found = [r for r in store.rollouts(RUN, 0) if r.coordinate.group == group]
+        sha256s = [r.verdict.artifact_sha256 for r in found]
+        children = [
+            Child(program=r.program or "", reward=r.verdict.reward, step=0, artifact_sha256=sha256)
+            for r, sha256 in zip(found, sha256s, strict=True)
+        ]
+        archive.record_group(group, children, 3)
+    archive.prune(10, 1)
+    store.begin(RUN, 0, archive, None, {})
+    living = ["[0, 0, 2]", "[0, 1, 2]"]
+    assert [node.artifact_sha256 for node in store.archive(RUN) if not node.seed] == living
+    assert [text for text in texts if store.artifact(RUN, text)] == living
+
+
+def test_a_step_without_a_proof_is_committed_under_its_own_release_only(store: SqliteStore, tmp_path: Path) -> None:
+    fill(store)
+    store.begin(RUN, 0, grown(store), None, {})
+    assert store.state(RUN) == Pending(0, Release(0), None, {})
+    with pytest.raises(StoreError, match="cannot end with release 1"):
+        store.commit(RUN, 0, release(tmp_path, 1), None, {})
+    store.commit(RUN, 0, Release(0), None, {})
+    assert store.state(RUN) == Ready(1, Release(0)) and releases(tmp_path) == [(0, -1, "")]
+
+
+def test_a_damaged_artifact_is_a_store_error(store: SqliteStore, tmp_path: Path) -> None:
+    store.record(RUN, returned(Coordinate(0, 0, 0)))
+    with closing(sqlite3.connect(tmp_path / "archive.sqlite3")) as database:
+        database.execute("UPDATE artifacts SET json = x'00ff'")
+        database.commit()
+    with pytest.raises(StoreError, match="json"):
+        store.artifact(RUN, "[0, 0, 0]")
 
 
 def test_a_run_that_cannot_be_written_down_leaves_no_folder(store: SqliteStore, tmp_path: Path) -> None:

@@ -50,12 +50,26 @@ def _run_verbs(verbs: Verbs) -> None:
         metavar="N",
         help="-1000 to 1000: of the queued runs the highest is first (default: 0)",
     )
+    submit.add_argument(
+        "--mode",
+        choices=["discover", "search", "best-of-n"],
+        default="discover",
+        help="search: no training; best-of-n: nor any search, each program starts from the starter (default: discover)",
+    )
+    submit.add_argument(
+        "--no-train", action="store_const", dest="mode", const="search", help="the same as --mode search"
+    )
     submit.add_argument("--resume-from", metavar="RUN", help="go on from its newest weights and its archive")
     submit.add_argument("--wait", action="store_true", help="wait for the end; exit status 1 if the run failed")
     submit.add_argument("--watch", action="store_true", help="the same, with progress")
     _verb(verbs, "runs", "runs", "list the runs")
     _verb(verbs, "status", "runs", "what the daemon does now").add_argument("run", nargs="?")
     _verb(verbs, "watch", "watch", "follow a run to its end").add_argument("run")
+    logs = _verb(verbs, "logs", "logs", "what a run's workers and the daemon say")
+    logs.add_argument("run")
+    logs.add_argument("--source", action="append", metavar="NAME", help="only this log, for instance trainer.log")
+    logs.add_argument("-f", "--follow", action="store_true", help="go on until the run has ended")
+    logs.add_argument("-n", "--lines", type=int, default=100, metavar="N", help="newest lines of each (default: 100)")
     pause = _verb(verbs, "pause", "runs", "pause a run, or the daemon")
     pause.add_argument("run", nargs="?")
     pause.add_argument(

@@ -123,7 +123,7 @@ class Board:
         self.touch()
 
     def committed(self, step: int, metrics: dict[str, float]) -> None:
-        self._gap, self._kl = metrics["train/sampler_trainer_gap"], metrics["train/kl_base"]
+        self._gap, self._kl = metrics.get("train/sampler_trainer_gap"), metrics.get("train/kl_base")
         self._step_seconds.append(metrics["time/step"])
         self.touch()
 

@@ -13,6 +13,7 @@ def plan_of(run: RunInfo, assignment: Assignment, config: Config) -> Plan:
     search = config.search
     return Plan(
         name=run.run,
+        mode=run.mode,
         seed=run.seed,
         steps=run.steps,
         groups=run.grid.groups,

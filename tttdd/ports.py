@@ -22,7 +22,7 @@ from tttdd.domain.batch import TrainReport
 from tttdd.domain.grid import Coordinate
 from tttdd.domain.identity import Value
 from tttdd.domain.prompt import Prompt
-from tttdd.protocol import CellState, GridSize, NodeInfo, PhaseName, Proof, RunInfo, RunState, StepRow
+from tttdd.protocol import CellState, GridSize, Mode, NodeInfo, PhaseName, Proof, RunInfo, RunState, StepRow
 
 
 class WorkerDied(RuntimeError):
@@ -96,7 +96,8 @@ class Pending(msgspec.Struct, frozen=True):
 
     step: int
     release: Release
-    batch: Path
+    batch: Path | None
+    """None in a run that does not train."""
     metrics: dict[str, float]
     """The grid's half of the step's metrics row."""
 
@@ -122,6 +123,7 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
     """Unix time, seconds."""
     priority: int = 0
     """Of the queued runs the highest is taken first."""
+    mode: Mode = "discover"
     origin: str | None = None
     """Run whose newest committed release and archive it goes on from; `steps` counts that run's, too."""
 
@@ -199,12 +201,13 @@ class Store(Protocol):
         """What was recorded of `step`, in coordinate order, of its current release."""
         ...
 
-    def begin(self, run: str, step: int, archive: Archive, batch: Path, metrics: dict[str, float]) -> None:
+    def begin(self, run: str, step: int, archive: Archive, batch: Path | None, metrics: dict[str, float]) -> None:
         """Ready -> Pending: archive, visits, pruning, batch reference and the grid's metrics, at once."""
         ...
 
-    def commit(self, run: str, step: int, release: Release, proof: Proof, metrics: dict[str, float]) -> None:
-        """Pending -> Ready(step + 1, release): release, proof and the step's whole metrics row, at once."""
+    def commit(self, run: str, step: int, release: Release, proof: Proof | None, metrics: dict[str, float]) -> None:
+        """Pending -> Ready(step + 1, release): release, proof and the step's whole metrics row, at once.  Without a
+        proof the release is the one that the step began with: nothing was trained."""
         ...
 
     def kept_releases(self, run: str, keep: int) -> set[int]:
@@ -219,7 +222,7 @@ class RunStore(Store, Protocol):
         """A new run, queued, with release 0 and an empty archive; or with those of its origin."""
         ...
 
-    def plant(self, run: str, archive: Archive, identity: dict[str, Value]) -> None:
+    def plant(self, run: str, archive: Archive, identity: dict[str, Value], artifact: str = "") -> None:
         """The run's seeds and its whole identity, at once, before its first step."""
         ...
 
@@ -257,6 +260,10 @@ class RunStore(Store, Protocol):
 
     def node(self, run: str, node: int) -> NodeInfo | None:
         """One node, pruned or not, with its program, output and lineage."""
+        ...
+
+    def artifact(self, run: str, sha256: str) -> str | None:
+        """JSON that a program of the archive returned; None where it is not kept."""
         ...
 
 

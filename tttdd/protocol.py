@@ -19,6 +19,8 @@ Figure = Literal["", "circles", "overlap", "autoconvolution"]
 circles: (centers, radii, sum); overlap: (heights h of a step function, bound, n), with correlate(h, 1 - h) 2 / n;
 autoconvolution: heights of a step function, with its autoconvolution."""
 
+Value = str | int | float | bool | None
+"""Of a setting."""
 Count = Annotated[int, Meta(ge=1, le=1_000_000)]
 Node = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 """Id of an archive node."""
@@ -61,6 +63,17 @@ class Listing(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     """Query of GET /v1/runs/{run}/archive."""
 
     limit: Annotated[int, Meta(ge=1, le=10_000)] = 20
+
+
+class LogQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Query of GET /v1/runs/{run}/logs."""
+
+    source: str = "daemon"
+    """`daemon`, or a name of `LogPart.sources`."""
+    offset: Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)] = 0
+    """Byte to begin at.  A negative one counts from the end, and then the first line that is whole begins."""
+    file: str = ""
+    """What the part before said; what has been set aside since is then read to its end first."""
 
 
 class Nothing(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -157,6 +170,13 @@ class NodeInfo(msgspec.Struct, frozen=True, kw_only=True):
     """Of what the program returned, as JSON; empty where that is not kept."""
 
 
+class Artifact(msgspec.Struct, frozen=True):
+    """What a node's program returned when it was judged."""
+
+    artifact: msgspec.Raw
+    sha256: str
+
+
 class Verified(msgspec.Struct, frozen=True, kw_only=True):
     """A stored program judged again, in a fresh sandbox: judges.verdict.Verdict and the node."""
 
@@ -172,6 +192,21 @@ class Verified(msgspec.Struct, frozen=True, kw_only=True):
     peak_bytes: int = 0
     artifact_sha256: str = ""
     certificate: dict[str, str | float | bool] = {}
+
+
+class LogPart(msgspec.Struct, frozen=True, kw_only=True):
+    """A part of a log; empty where there is nothing more by now."""
+
+    source: str
+    sources: list[str]
+    """All that there are: `daemon`, and the workers' files; one that ends in `.1` was set aside."""
+    file: str
+    """Which file it is from; to be given back with `offset`."""
+    start: int
+    """Byte at which `text` begins."""
+    offset: int
+    """Byte at which the next part begins."""
+    text: str
 
 
 class TaskInfo(msgspec.Struct, frozen=True, kw_only=True):

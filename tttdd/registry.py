@@ -19,7 +19,7 @@ from tttdd.domain import identity
 from tttdd.domain.prompt import REGION_CLOSE, REGION_OPEN, TaskPrompt, split_region
 from tttdd.errors import Conflict, NotFound, Refused
 from tttdd.ports import Judge, RunRecord, RunStore
-from tttdd.protocol import GridSize, NodeInfo, RunInfo, RunState, StepRow, Submit, TaskInfo
+from tttdd.protocol import Artifact, GridSize, NodeInfo, RunInfo, RunState, StepRow, Submit, TaskInfo
 
 _log = logging.getLogger("tttdd.registry")
 
@@ -67,6 +67,7 @@ class Registry:
             identity=self._identity(assignment, config, request.seed, None),
             created=time.time(),
             priority=request.priority,
+            mode=request.mode,
         )
         self._store.open_run(self._continued(record, request.resume_from) if request.resume_from else record)
         return self.run(name)
@@ -91,6 +92,17 @@ class Registry:
         if found is None:
             raise NotFound(f"run {name!r} has no node {id}", field="node")
         return found
+
+    def artifact(self, name: str, id: int) -> Artifact:
+        found = self.node(name, id)
+        kept = self._store.artifact(name, found.artifact_sha256)
+        if kept is None:
+            told = f"what node {id} of run {name!r} returned is not kept"
+            raise NotFound(told, field="node", hint="it was too large, pruned, or found by an older version")
+        return Artifact(msgspec.Raw(kept.encode()), found.artifact_sha256)
+
+    def identity(self, name: str) -> dict[str, identity.Value]:
+        return {**self._store.identity(self._known(name)), "mode": self._store.run(name).mode}
 
     def best(self, name: str) -> NodeInfo:
         best = self._store.run(self._known(name)).best
@@ -118,6 +130,12 @@ class Registry:
     def _continued(self, record: RunRecord, origin: str) -> RunRecord:
         """`record` as a run that goes on from `origin`; raises Conflict where the two are not alike enough."""
         source = self._store.run(self._known(origin, "resume_from"))
+        if source.release and record.mode != "discover":
+            raise Conflict(
+                f"run {origin!r} has trained its model, and a run of mode {record.mode!r} samples the base model",
+                field="resume_from",
+                hint="leave out the mode, or go on from a run that has trained nothing",
+            )
         if source.task != record.task:
             raise Conflict(f"run {origin!r} is of the task {source.task!r}, not {record.task!r}", field="resume_from")
         theirs = self._store.identity(origin)
@@ -204,7 +222,9 @@ class Registry:
             run = msgspec.structs.replace(run, reason=self._why())
         if info is None:
             return run
-        return msgspec.structs.replace(run, target=info.target, objective_name=info.objective, direction=info.direction)
+        return msgspec.structs.replace(
+            run, target=info.target, objective_name=info.objective, direction=info.direction, figure=info.figure
+        )
 
     def _why(self) -> str:
         """What keeps every run from going on, if anything does."""

@@ -134,8 +134,7 @@ class Runner(Registry):
         """Take the open runs one after another, for ever: first what was running, then the oldest."""
         while True:
             news = self._news
-            name = self._next()
-            if name is None:
+            if (name := self._next()) is None:
                 await news.wait()
                 continue
             self._in_hand = name
@@ -230,9 +229,10 @@ class Runner(Registry):
             reward=verdict.reward,
             objective=verdict.objective,
             certificate=verdict.certificate,
+            artifact_sha256=verdict.artifact_sha256,
         )
         now = self._identity(assignment, self._of(run), run.seed, model.revision)
-        self._store.plant(run.run, archive, now)
+        self._store.plant(run.run, archive, now, verdict.artifact)
         reach(Point.PLANTED)
 
     # Parts of the above

@@ -13,12 +13,26 @@ import time
 
 import msgspec
 
-from tttdd.domain import proof
+from tttdd.domain import prompt, proof
+from tttdd.domain.archive import Node
+from tttdd.domain.prompt import TaskPrompt
 from tttdd.failpoint import Point, reach
 from tttdd.ports import Observer, Probe, PublishFailed, Release, RolloutEngine, Trainer
 from tttdd.protocol import Proof
 
 ATTEMPTS = 2
+PROBE_TOKENS = 2048
+"""At most: the more there are, the smaller a move of the weights that shows above bfloat16's rounding."""
+END_OF_CONTEXT = 8
+"""Tokens that an engine may keep free."""
+
+
+async def make_probe(engine: RolloutEngine, task: TaskPrompt, seed: Node, context_length: int) -> Probe:
+    """A seed's prompt, then what the model would have to write for the starter; all but the first token count."""
+    prompt_ids = await engine.encode(prompt.render(task, seed))
+    answer_ids = await engine.encode_more(prompt.written_part(task, seed))
+    ids = (prompt_ids + answer_ids)[-min(PROBE_TOKENS, context_length - END_OF_CONTEXT) :]
+    return Probe(ids[:1], ids[1:])
 
 
 class Measured(msgspec.Struct, frozen=True):

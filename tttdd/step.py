@@ -4,6 +4,8 @@
                           -> archive, advantages, frozen batch -> begin  -> Pending(step, release, batch)
     Pending               -> train: (release, batch) -> release + 1 -> publish + prove -> commit -> Ready(step + 1)
 
+A run of mode search or best-of-n trains nothing: Pending is committed as Ready(step + 1, release).
+
 Both halves can be repeated: the store is the only memory between them, so first start, resume and recovery after
 a crash are the same loop.
 """
@@ -11,7 +13,6 @@ a crash are the same loop.
 from __future__ import annotations
 
 import hashlib
-import time
 from functools import partial
 from pathlib import Path
 from typing import Literal
@@ -28,32 +29,18 @@ from tttdd.durable import write_file
 from tttdd.failpoint import Point, reach
 from tttdd.folder import RunFolder
 from tttdd.gate import Gate
-from tttdd.ports import (
-    Judge,
-    Observer,
-    Pending,
-    Probe,
-    Ready,
-    Release,
-    Rollout,
-    RolloutEngine,
-    Store,
-    Trainer,
-)
-from tttdd.protocol import CellState
-from tttdd.serving import Serving
+from tttdd.ports import Judge, Observer, Pending, Ready, Release, Rollout, RolloutEngine, Store, Trainer
+from tttdd.protocol import CellState, Mode
+from tttdd.sample_clock import SampleClock
+from tttdd.serving import Serving, make_probe
 from tttdd.thinking import Answers, Budget
-
-PROBE_TOKENS = 2048
-"""At most: the more there are, the smaller a move of the weights that shows above bfloat16's rounding."""
-END_OF_CONTEXT = 8
-"""Tokens that an engine may keep free."""
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """What a run is asked to do."""
 
     name: str
+    mode: Mode
     seed: int
     steps: int
     groups: int
@@ -70,12 +57,17 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     keep: int
     """Newest releases kept on disk, besides the best step's."""
 
+    @property
+    def trains(self) -> bool:
+        return self.mode == "discover"
+
 
 class World(msgspec.Struct, frozen=True, kw_only=True):
     """The ports of one run, open."""
 
     engine: RolloutEngine
-    trainer: Trainer
+    trainer: Trainer | None
+    """None in a run that does not train."""
     judge: Judge
     store: Store
     observer: Observer
@@ -86,36 +78,40 @@ class World(msgspec.Struct, frozen=True, kw_only=True):
 async def run_to_the_end(plan: Plan, world: World) -> None:
     """Go on from wherever the store says the run is, to its last step."""
     answers = await Answers.prepare(world.engine, plan.budget)
-    serving = await Serving.start(world.engine, world.trainer, world.observer, await make_probe(plan, world))
+    serving = await open_serving(plan, world)
     while True:
         await world.gate.wait()
         match world.store.state(plan.name):
             case Ready(step=step, release=release):
                 world.folder.retain(world.store.kept_releases(plan.name, plan.keep))
                 reach(Point.OLD_RELEASES_DELETED)
-                await serving.publish(step, release)
+                if serving:
+                    await serving.publish(step, release)
                 if step >= plan.steps:
                     reach(Point.RUN_DONE)
                     return
                 await sample_half(plan, world, answers, step, release)
-            case Pending() as pending:
+            case Pending() as pending if serving:
                 await train_half(plan, world, serving, pending)
+            case Pending() as pending:
+                keep_half(plan, world, pending)
 
 
-async def make_probe(plan: Plan, world: World) -> Probe:
-    """A seed's prompt, then what the model would have to write for the starter; all but the first token count."""
-    seed = world.store.archive(plan.name).seeds[0]
-    prompt_ids = await world.engine.encode(prompt.render(plan.task, seed))
-    answer_ids = await world.engine.encode_more(prompt.written_part(plan.task, seed))
-    ids = (prompt_ids + answer_ids)[-min(PROBE_TOKENS, plan.context_length - END_OF_CONTEXT) :]
-    return Probe(ids[:1], ids[1:])
+async def open_serving(plan: Plan, world: World) -> Serving | None:
+    """The proof of what is served needs a trainer to compare with; without one the base is all that is ever loaded."""
+    if world.trainer:
+        seed = world.store.archive(plan.name).seeds[0]
+        probe = await make_probe(world.engine, plan.task, seed, plan.context_length)
+        return await Serving.start(world.engine, world.trainer, world.observer, probe)
+    await world.engine.publish(Release(0))
+    return None
 
 
 async def sample_half(plan: Plan, world: World, answers: Answers, step: int, release: Release) -> None:
     """Fill the grid, grow the archive, freeze the batch: Ready -> Pending."""
     world.observer.phase(step, release.number, "sample")
     archive = world.store.archive(plan.name)
-    parents = puct.select_parents(archive, plan.groups, plan.c)
+    parents = select_parents(plan, archive)
     asks = [await make_ask(plan, world, parent, archive.best.reward) for parent in parents]
     reach(Point.PARENTS_SELECTED)
     recorded = world.store.rollouts(plan.name, step)
@@ -131,6 +127,13 @@ async def sample_half(plan: Plan, world: World, answers: Answers, step: int, rel
     path, row = await anyio.to_thread.run_sync(close)  # parsing hundreds of programs must not hold the event loop
     world.store.begin(plan.name, step, archive, path, row | clock.row())
     reach(Point.STEP_BEGUN)
+
+
+def select_parents(plan: Plan, archive: Archive) -> list[Node]:
+    """One for each group."""
+    if plan.mode == "best-of-n":
+        return archive.seeds[: plan.groups]
+    return puct.select_parents(archive, plan.groups, plan.c)
 
 
 class Ask(msgspec.Struct, frozen=True):
@@ -173,27 +176,6 @@ async def one_rollout(
     world.observer.cell(place, outcome(verdict, ask.best))
 
 
-class SampleClock:
-    """Times the sampling half; what a crash interrupted is not counted."""
-
-    def __init__(self) -> None:
-        self._started = self._last_sampled = time.monotonic()
-        self._tokens = 0
-
-    def sampled(self, tokens: int) -> None:
-        self._tokens += tokens
-        self._last_sampled = time.monotonic()
-
-    def row(self) -> dict[str, float]:
-        now = time.monotonic()
-        sampling = self._last_sampled - self._started
-        return {
-            "time/sample": now - self._started,
-            "time/judge_wait": now - self._last_sampled,
-            "rollout/tokens_per_second": self._tokens / sampling if sampling > 0 else 0.0,
-        }
-
-
 def outcome(verdict: Verdict, best: float) -> CellState:
     if not verdict.valid:
         return "rejected"
@@ -219,14 +201,19 @@ def close_grid(
     asks: list[Ask],
     rollouts: list[Rollout],
     folder: RunFolder,
-) -> tuple[Path, dict[str, float]]:
+) -> tuple[Path | None, dict[str, float]]:
     """Grow the archive, freeze the batch; returns the batch's file and the grid's half of the metrics row."""
     grow(plan, archive, [ask.parent for ask in asks], rollouts)
+    row = {
+        **metrics.grid_row(step, plan.groups, plan.rollouts, [(r.sampled, r.program, r.verdict) for r in rollouts]),
+        **metrics.archive_row(archive),
+    }
+    if not plan.trains:
+        return None, row
     frozen = freeze(plan, step, release, [ask.prompt_ids for ask in asks], rollouts)
     write_file(folder.batch(step), batch.encode(frozen))
     return folder.batch(step), {
-        **metrics.grid_row(step, plan.groups, plan.rollouts, [(r.sampled, r.program, r.verdict) for r in rollouts]),
-        **metrics.archive_row(archive),
+        **row,
         "tttd/training_groups": float(len(frozen.groups)),
         "tttd/training_rollouts": float(sum(len(group.samples) for group in frozen.groups)),
     }
@@ -249,6 +236,7 @@ def child(rollout: Rollout) -> Child:
         objective=verdict.objective,
         certificate=verdict.certificate,
         step=rollout.coordinate.step,
+        artifact_sha256=verdict.artifact_sha256,
     )
 
 
@@ -281,6 +269,7 @@ def freeze(
 async def train_half(plan: Plan, world: World, serving: Serving, pending: Pending) -> None:
     """One optimizer step, publish, prove: Pending -> Ready(step + 1)."""
     step, release = pending.step, pending.release
+    assert world.trainer and pending.batch  # a run that trains has both
     world.observer.phase(step, release.number, "train")
     target = world.folder.release(release.number + 1)
     await world.engine.rest()
@@ -294,5 +283,15 @@ async def train_half(plan: Plan, world: World, serving: Serving, pending: Pendin
     row["time/prove"], row["time/retire"] = served.prove_seconds, served.retire_seconds
     row["time/step"] = sum(row[f"time/{phase}"] for phase in ("sample", "train", "publish", "prove", "retire"))
     world.store.commit(plan.name, step, target, served.proof, row)
+    reach(Point.STEP_COMMITTED)
+    world.observer.committed(step, row)
+
+
+def keep_half(plan: Plan, world: World, pending: Pending) -> None:
+    """Nothing is trained: Pending -> Ready(step + 1) under the same release."""
+    step, release = pending.step, pending.release
+    world.observer.phase(step, release.number, "commit")
+    row = pending.metrics | {"time/step": pending.metrics["time/sample"]}
+    world.store.commit(plan.name, step, release, None, row)
     reach(Point.STEP_COMMITTED)
     world.observer.committed(step, row)

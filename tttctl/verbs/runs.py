@@ -20,6 +20,7 @@ def submit(client: Client, options: Namespace) -> int:
         grid=grid,
         seed=options.seed,
         name=options.name,
+        mode=options.mode,
         priority=options.priority,
         resume_from=options.resume_from,
     )

@@ -68,4 +68,5 @@ def _info(task: Task) -> TaskInfo:
         target=task.objective.target,
         time_limit=task.limits.seconds,
         entry_point=task.entry_point,
+        figure=task.figure,
     )

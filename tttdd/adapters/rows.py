@@ -6,6 +6,7 @@ A row that cannot be decoded is a StoreError that names the column, never a cras
 from __future__ import annotations
 
 import sqlite3
+import zlib
 from typing import Any, TypeVar
 
 import msgspec
@@ -62,6 +63,7 @@ def node(row: sqlite3.Row) -> Node:
         best_child=row["best_child"],
         step=row["step"],
         certificate=from_json(row, "certificate", Certificate),
+        artifact_sha256=row["artifact"],
         form=row["form"],
     )
 
@@ -80,7 +82,17 @@ def node_info(row: sqlite3.Row, *, program: str = "", output: str = "", lineage:
         output=output,
         lineage=lineage or [],
         certificate=from_json(row, "certificate", Certificate),
+        artifact_sha256=row["artifact"],
     )
+
+
+def artifact(row: sqlite3.Row) -> str:
+    try:
+        text = zlib.decompress(row["json"]).decode()
+        msgspec.json.decode(text)
+    except (zlib.error, UnicodeDecodeError, msgspec.DecodeError, RecursionError) as error:
+        raise StoreError(f"column 'json' of the state database cannot be read: {error}") from None
+    return text
 
 
 def best(row: sqlite3.Row) -> Best:
@@ -107,6 +119,7 @@ def run_info(row: sqlite3.Row, starter: Best | None, top: Best | None, state_dir
         waits_for_room=bool(row["waits"]),
         resumed_from=row["origin"],
         first_step=row["first_step"],
+        mode=row["mode"],
     )
 
 

@@ -20,7 +20,8 @@ CREATE TABLE runs (
     priority   INTEGER NOT NULL DEFAULT 0,          -- of queued runs the highest is taken first
     waits      INTEGER NOT NULL DEFAULT 0,          -- paused until there is room on the disk
     origin     TEXT NOT NULL DEFAULT '',            -- run whose release and archive it went on from
-    first_step INTEGER NOT NULL DEFAULT 0           -- what its origin had committed
+    first_step INTEGER NOT NULL DEFAULT 0,          -- what its origin had committed
+    mode       TEXT NOT NULL DEFAULT 'discover'     -- protocol.Mode
 ) STRICT, WITHOUT ROWID;
 
 CREATE TABLE releases (
@@ -39,7 +40,7 @@ CREATE TABLE steps (
     step    INTEGER NOT NULL,
     phase   TEXT NOT NULL CHECK (phase IN ('pending', 'committed')),
     release INTEGER NOT NULL,                       -- release that sampled it
-    batch   TEXT NOT NULL,                          -- relative to the run's folder
+    batch   TEXT NOT NULL,                          -- relative to the run's folder; empty where nothing is trained
     metrics TEXT NOT NULL,                          -- JSON
     proof   TEXT,                                   -- JSON: proof of the release that the step ended with
     PRIMARY KEY (run, step),
@@ -66,10 +67,18 @@ CREATE TABLE nodes (
     best_child  REAL,
     step        INTEGER NOT NULL,                   -- step that found it; -1 for seeds
     certificate TEXT NOT NULL,                      -- JSON
+    artifact    TEXT NOT NULL DEFAULT '',           -- SHA-256 of what it returned
     PRIMARY KEY (run, id),
     FOREIGN KEY (run, parent) REFERENCES nodes (run, id)
 ) STRICT;
 CREATE INDEX nodes_by_reward ON nodes (run, reward DESC, id);
+
+CREATE TABLE artifacts (                            -- of the living nodes and of the step in hand, small ones only
+    run    TEXT NOT NULL REFERENCES runs (name),
+    sha256 TEXT NOT NULL,
+    json   BLOB NOT NULL,                           -- compressed by zlib
+    PRIMARY KEY (run, sha256)
+) STRICT, WITHOUT ROWID;
 
 CREATE TABLE rollouts (
     run           TEXT NOT NULL REFERENCES runs (name),
@@ -106,5 +115,5 @@ CREATE TABLE daemon (                               -- one row
 ) STRICT;
 INSERT INTO daemon (paused) VALUES (0);
 
-PRAGMA user_version = 2;
+PRAGMA user_version = 3;
 COMMIT;

@@ -9,7 +9,6 @@ can be moved.
 
 from __future__ import annotations
 
-import hashlib
 import shutil
 import sqlite3
 import time
@@ -17,11 +16,10 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tttdd.adapters import rows
+from tttdd.adapters import inserts, rows
 from tttdd.adapters.database import Database
 from tttdd.adapters.views import Views
-from tttdd.domain import batch as packing
-from tttdd.domain.archive import Archive, Node
+from tttdd.domain.archive import Archive
 from tttdd.domain.grid import Coordinate, SecondRelease
 from tttdd.domain.identity import Value
 from tttdd.durable import link_folder, make_folder
@@ -58,23 +56,24 @@ class SqliteStore(Views):
             (number,) = self._one("SELECT coalesce(max(number), -1) + 1 FROM runs")
             self._database.change(
                 "INSERT INTO runs"
-                " (name, task, state, seed, steps, groups, rollouts, identity, created, number, priority)"
-                " VALUES (?, ?, 'queued', ?, ?, ?, ?, ?, ?, ?, ?)",
+                " (name, task, state, seed, steps, groups, rollouts, identity, created, number, priority, mode)"
+                " VALUES (?, ?, 'queued', ?, ?, ?, ?, ?, ?, ?, ?, ?)",
                 *(record.name, record.task, record.seed, record.steps, record.grid.groups, record.grid.rollouts),
-                *(rows.to_json(record.identity), record.created, number, record.priority),
+                *(rows.to_json(record.identity), record.created, number, record.priority, record.mode),
             )
             self._add_release(record.name, Release(0), step=-1, load_id="")
             make_folder(folder)
             if record.origin is not None:
                 self._go_on_from(record.name, record.origin)
 
-    def plant(self, run: str, archive: Archive, identity: dict[str, Value]) -> None:
-        """The run's seeds and its whole identity, at once; raises StoreError when it has seeds already."""
+    def plant(self, run: str, archive: Archive, identity: dict[str, Value], artifact: str = "") -> None:
+        """The run's seeds, what they returned and its whole identity, at once; raises StoreError when it has seeds."""
         with self._database.transaction():
             if self._database.one("SELECT 1 FROM nodes WHERE run = ?", run):
                 raise StoreError(f"run {run} is planted already")
             self._database.change("UPDATE runs SET identity = ? WHERE name = ?", rows.to_json(identity), run)
-            self._save_archive(run, archive)
+            inserts.archive(self._database, run, archive)
+            inserts.artifact(self._database, run, archive.seeds[0].artifact_sha256, artifact)
 
     def set_state(self, run: str, state: RunState, reason: str = "", *, waits: bool = False) -> None:
         self._row(run)
@@ -98,38 +97,46 @@ class SqliteStore(Views):
             if rollout.sampled.release != row["release"]:
                 raise SecondRelease(place, row["release"], rollout.sampled.release)
             self._check_place(row, place)
-            if not self._add_rollout(run, rollout):
+            if not inserts.rollout(self._database, run, rollout):
                 return False
-            self._add_sample(run, rollout)
+            inserts.sample(self._database, run, rollout)
         return True
 
-    def begin(self, run: str, step: int, archive: Archive, batch: Path, metrics: dict[str, float]) -> None:
+    def begin(self, run: str, step: int, archive: Archive, batch: Path | None, metrics: dict[str, float]) -> None:
         """Ready -> Pending: archive, visits, pruning, batch reference and the grid's metrics, at once."""
         with self._database.transaction():
             row = self._row(run)
             self._expect(row, step, "ready")
             self._check_full(row)
-            self._save_archive(run, archive)
+            inserts.archive(self._database, run, archive)
+            self._database.change(
+                "DELETE FROM artifacts WHERE run = ?1"
+                " AND sha256 NOT IN (SELECT artifact FROM nodes WHERE run = ?1 AND NOT pruned)",
+                run,
+            )
             self._database.change(
                 "INSERT INTO steps (run, step, phase, release, batch, metrics) VALUES (?, ?, 'pending', ?, ?, ?)",
-                *(run, step, row["release"], self._relative(run, batch), rows.to_json(metrics)),
+                *(run, step, row["release"], self._relative(run, batch) if batch else "", rows.to_json(metrics)),
             )
             self._database.change("UPDATE runs SET phase = 'pending' WHERE name = ?", run)
 
-    def commit(self, run: str, step: int, release: Release, proof: Proof, metrics: dict[str, float]) -> None:
-        """Pending -> Ready(step + 1, release): release, proof and the step's whole metrics row, at once."""
+    def commit(self, run: str, step: int, release: Release, proof: Proof | None, metrics: dict[str, float]) -> None:
+        """Pending -> Ready(step + 1, release): release, proof and the step's whole metrics row, at once.  Without a
+        proof the release is the one that the step began with: nothing was trained."""
         with self._database.transaction():
             row = self._row(run)
             self._expect(row, step, "pending")
-            if release.number != row["release"] + 1 or proof.release != release.number:
+            proved = proof.release if proof else row["release"]
+            if release.number != proved or proved != row["release"] + (proof is not None):
                 raise StoreError(
                     f"run {run}: step {step} was sampled under release {row['release']}; it cannot end with release "
-                    f"{release.number}, proved {proof.release}"
+                    f"{release.number}, proved {proof and proof.release}"
                 )
-            self._add_release(run, release, step=step, load_id=proof.load_id)
+            if proof:
+                self._add_release(run, release, step=step, load_id=proof.load_id)
             self._database.change(
                 "UPDATE steps SET phase = 'committed', metrics = ?, proof = ? WHERE run = ? AND step = ?",
-                *(rows.to_json(metrics), rows.to_json(proof), run, step),
+                *(rows.to_json(metrics), proof and rows.to_json(proof), run, step),
             )
             self._database.change(
                 "UPDATE runs SET phase = 'ready', step = step + 1, release = ? WHERE name = ?", release.number, run
@@ -145,7 +152,8 @@ class SqliteStore(Views):
             return Ready(row["step"], release)
         step = self._one("SELECT batch, metrics FROM steps WHERE run = ? AND step = ?", run, row["step"])
         metrics = rows.from_json(step, "metrics", dict[str, float])
-        return Pending(row["step"], release, self._folder(run) / step["batch"], metrics)
+        batch = self._folder(run) / step["batch"] if step["batch"] else None
+        return Pending(row["step"], release, batch, metrics)
 
     def archive(self, run: str) -> Archive:
         row = self._row(run)
@@ -226,9 +234,10 @@ class SqliteStore(Views):
             self._add_release(run, Release(release.number, shared), step=row["step"] - 1, load_id="")
         self._database.change(
             "INSERT INTO nodes SELECT ?, id, parent, seed, pruned, program, form, output, reward, objective, visits,"
-            " best_child, step, certificate FROM nodes WHERE run = ? ORDER BY id",
+            " best_child, step, certificate, artifact FROM nodes WHERE run = ? ORDER BY id",
             *(run, origin),
         )
+        self._database.change("INSERT INTO artifacts SELECT ?, sha256, json FROM artifacts WHERE run = ?", run, origin)
         self._database.change(
             "UPDATE runs SET step = ?, first_step = ?, release = ?, expansions = ?, origin = ? WHERE name = ?",
             *(row["step"], row["step"], row["release"], row["expansions"], origin, run),
@@ -237,50 +246,6 @@ class SqliteStore(Views):
     def _release(self, run: str, number: int) -> Release:
         row = self._one("SELECT path FROM releases WHERE run = ? AND number = ?", run, number)
         return Release(number, None if row["path"] is None else self._folder(run) / row["path"])
-
-    def _add_program(self, source: str) -> str:
-        digest = hashlib.sha256(source.encode()).hexdigest()
-        self._database.change("INSERT OR IGNORE INTO programs (sha256, source) VALUES (?, ?)", digest, source)
-        return digest
-
-    def _add_rollout(self, run: str, rollout: Rollout) -> bool:
-        place, sampled = rollout.coordinate, rollout.sampled
-        program = None if rollout.program is None else self._add_program(rollout.program)
-        added = self._database.change(
-            "INSERT INTO rollouts (run, step, grid_group, rollout, release, parent, program, finish_reason, tokens,"
-            " verdict, recorded) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
-            " ON CONFLICT (run, step, grid_group, rollout) DO NOTHING",
-            *(run, place.step, place.group, place.rollout, sampled.release, rollout.parent, program),
-            *(sampled.finish_reason, len(sampled.token_ids), rows.to_json(rollout.verdict), time.time()),
-        )
-        return added == 1
-
-    def _add_sample(self, run: str, rollout: Rollout) -> None:
-        place, sampled = rollout.coordinate, rollout.sampled
-        self._database.change(
-            "INSERT INTO samples (run, step, grid_group, rollout, token_ids, logprobs, loss_mask, text)"
-            " VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
-            *(run, place.step, place.group, place.rollout),
-            *(packing.pack_ids(sampled.token_ids), packing.pack_logprobs(sampled.logprobs)),
-            *(packing.pack_mask(sampled.loss_mask), sampled.text),
-        )
-
-    def _save_archive(self, run: str, archive: Archive) -> None:
-        """Rows of all living nodes and of those pruned since the archive was loaded; older ids first (parents)."""
-        pruned = archive.removed
-        for node in sorted([*archive, *pruned.values()], key=lambda node: node.id):
-            self._save_node(run, node, pruned=node.id in pruned)
-        self._database.change("UPDATE runs SET expansions = ? WHERE name = ?", archive.expansions, run)
-
-    def _save_node(self, run: str, node: Node, *, pruned: bool) -> None:
-        self._database.change(
-            "INSERT INTO nodes (run, id, parent, seed, pruned, program, form, output, reward, objective, visits,"
-            " best_child, step, certificate) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
-            " ON CONFLICT (run, id) DO UPDATE"
-            " SET visits = excluded.visits, best_child = excluded.best_child, pruned = excluded.pruned",
-            *(run, node.id, node.parent, node.seed, pruned, self._add_program(node.program), node.form, node.output),
-            *(node.reward, node.objective, node.visits, node.best_child, node.step, rows.to_json(node.certificate)),
-        )
 
     def _folder(self, run: str) -> Path:
         return self._state_dir / "runs" / run

@@ -71,6 +71,10 @@ class Views:
         lineage = self._lineage(run, row["parent"])
         return rows.node_info(row, program=row["source"], output=row["output"], lineage=lineage)
 
+    def artifact(self, run: str, sha256: str) -> str | None:
+        row = self._database.one("SELECT json FROM artifacts WHERE run = ? AND sha256 = ?", run, sha256)
+        return rows.artifact(row) if row else None
+
     def best(self, run: str) -> Best | None:
         """The best program ever found; a starter's, if nothing beat it; None before the run has seeds."""
         row = self._database.one("SELECT * FROM nodes WHERE run = ? ORDER BY reward DESC, id LIMIT 1", run)

@@ -1,4 +1,4 @@
-"""A run's workers, opened together: engine, trainer, and the folder they share.
+"""A run's workers, opened together: engine, trainer if it trains, and the folder they share.
 
 prepare: the model's files      open: memory plan -> engine -> trainer -> World; leaving it ends both
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import AsyncGenerator, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from pathlib import Path
 
 import anyio.to_thread
@@ -24,7 +24,7 @@ from tttdd.errors import Refused
 from tttdd.folder import RunFolder
 from tttdd.gate import Gate
 from tttdd.memory import CannotFit, MemoryPlan
-from tttdd.ports import Judge, ModelFiles, Observer, RolloutEngine, Store
+from tttdd.ports import Judge, ModelFiles, Observer, RolloutEngine, Store, Trainer
 from tttdd.step import Plan, World
 
 LEAVING_SECONDS = 60.0
@@ -48,12 +48,7 @@ class LocalWorkshop:
         memory_plan = await self._memory_plan(files, plan.groups * plan.rollouts)
         async with (
             self._engine(plan, files, folder, memory_plan) as engine,
-            MegatronTrainer(
-                self._trainer_options(plan, files, memory_plan),
-                folder.logs / "trainer.log",
-                lambda done, total: observer.progress(done / total),
-                processes=max(1, len(self._config.trainer.devices)),
-            ) as trainer,
+            self._trainer(plan, files, folder, memory_plan, observer) as trainer,
         ):
             yield World(
                 engine=engine,
@@ -106,6 +101,18 @@ class LocalWorkshop:
             arguments=config.engine.arguments,
         )
         return SglangEngine(files.path, folder.path / "serving", folder.logs, settings)
+
+    def _trainer(
+        self, plan: Plan, files: ModelFiles, folder: RunFolder, planned: MemoryPlan, observer: Observer
+    ) -> AbstractAsyncContextManager[Trainer | None]:
+        if not plan.trains:
+            return nullcontext()
+        return MegatronTrainer(
+            self._trainer_options(plan, files, planned),
+            folder.logs / "trainer.log",
+            lambda done, total: observer.progress(done / total),
+            processes=max(1, len(self._config.trainer.devices)),
+        )
 
     def _trainer_options(self, plan: Plan, files: ModelFiles, planned: MemoryPlan) -> dict[str, object]:
         table = msgspec.to_builtins(self._config.trainer)

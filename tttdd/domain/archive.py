@@ -34,6 +34,7 @@ class Child(msgspec.Struct, frozen=True, kw_only=True):
     objective: float | None = None
     step: int
     certificate: Certificate = {}
+    artifact_sha256: str = ""
 
 
 class Node(msgspec.Struct, kw_only=True):
@@ -54,6 +55,8 @@ class Node(msgspec.Struct, kw_only=True):
     step: int = -1
     """Step that found it; -1 for seeds."""
     certificate: Certificate = {}
+    artifact_sha256: str = ""
+    """Of what it returned."""
     form: str = ""
     """`normal_form` of the program."""
 
@@ -110,6 +113,7 @@ class Archive:
         reward: float = 0.0,
         objective: float | None = None,
         certificate: Certificate | None = None,
+        artifact_sha256: str = "",
     ) -> None:
         """Plant `count` equal roots: nothing at all, or the task's judged starter program."""
         for _ in range(count):
@@ -122,6 +126,7 @@ class Archive:
                     objective=objective,
                     seed=True,
                     certificate=certificate or {},
+                    artifact_sha256=artifact_sha256,
                     form=normal_form(program),
                 )
             )
@@ -171,6 +176,7 @@ class Archive:
             parent=parent.id,
             step=child.step,
             certificate=child.certificate,
+            artifact_sha256=child.artifact_sha256,
             form=form,
         )
         self._children.setdefault(parent.id, []).append((node.reward, node.id))

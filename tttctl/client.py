@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import socket
+import time
 from collections.abc import Iterator
 from typing import BinaryIO, TypeVar
 
@@ -17,6 +18,8 @@ from tttdd import protocol
 DEFAULT_SOCKET = "/run/tttdd/tttdd.sock"
 TIMEOUT = 60.0
 """Seconds to wait for an answer; a program that is judged again has its own limit, well below this."""
+RESTART_SECONDS = 60.0
+"""For a daemon that is started again to be there."""
 
 Answer = TypeVar("Answer")
 
@@ -55,6 +58,18 @@ class Client:
                     yield _decoded(chunk.removeprefix(b"data: "), protocol.Status)
             except (ConnectionError, EOFError):
                 return
+
+    def await_daemon(self, patience: float = RESTART_SECONDS) -> None:
+        """Wait for one that is being started again; raises NoDaemon when it stays away for `patience` seconds."""
+        deadline = time.monotonic() + patience
+        while True:
+            try:
+                self.get("/v1/health", protocol.Health)
+                return
+            except NoDaemon:
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(0.5)
 
     def _call(self, method: str, path: str, body: msgspec.Struct | None, kind: type[Answer]) -> Answer:
         with self._connect() as sock, sock.makefile("rb") as stream:

@@ -1,6 +1,7 @@
 """Text for people and JSON for programs, to a terminal that must not be harmed by what a program printed.
 
-Control characters, C1 codes, bidirectional overrides and lone surrogates are shown as escapes, never sent.
+Control characters, C1 codes, bidirectional overrides and lone surrogates are shown as escapes, never sent.  A table is
+as wide as its contents; on a terminal its widest columns are broken into lines, and nothing is cut off.
 """
 
 from __future__ import annotations
@@ -9,13 +10,21 @@ import os
 import re
 import sys
 import time
+import unicodedata
 from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 
 HARMFUL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
-STATES = {"running": "32", "finished": "1", "failed": "31", "cancelled": "33", "paused": "33"}
+CELLS = {
+    **{"running": "32", "finished": "1", "failed": "31", "cancelled": "33", "paused": "33"},
+    **{"ok": "32", "note": "33", "missing": "31"},
+}
+"""Colours of table cells that say one of these words."""
+NARROWEST = 8
+"""Columns that a part of a table keeps on any terminal."""
+GAP = "  "
 
 
 def clean(text: str) -> str:
@@ -38,14 +47,20 @@ def complain(text: str) -> None:
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Columns as wide as their contents; on a terminal the last one is cut to fit."""
-    lines = [list(head), *([clean(cell).replace("\n", " ") for cell in row] for row in rows)]
-    widths = [max(len(line[column]) for line in lines) for column in range(len(head))]
-    room = max(8, (width() or 10_000) - sum(widths[:-1]) - 2 * (len(head) - 1))
-    for number, line in enumerate(lines):
-        last = line[-1] if len(line[-1]) <= room else line[-1][: room - 1] + "…"
-        text = "  ".join([*(cell.ljust(width) for cell, width in zip(line, widths[:-1], strict=False)), last]).rstrip()
-        print(_colour(text, "1") if number == 0 else _by_state(text, line))
+    cells = [list(head), *([_flat(cell) for cell in row] for row in rows)]
+    widths = [max(map(columns, column)) for column in zip(*cells, strict=True)]
+    if there := width():
+        widths = _fitted(widths, there - len(GAP) * (len(widths) - 1))
+    for number, row in enumerate(cells):
+        parts = [_broken(cell, width) for cell, width in zip(row, widths, strict=True)]
+        codes = ["1" if number == 0 else CELLS.get(cell, "") for cell in row]
+        for line in range(max(map(len, parts))):
+            print(_line([part[line] if line < len(part) else "" for part in parts], widths, codes))
+
+
+def columns(text: str) -> int:
+    """How many a terminal needs for it: two for a wide character, none for one that combines."""
+    return len(text) if text.isascii() else sum(map(_columns, text))
 
 
 def width() -> int | None:
@@ -72,11 +87,59 @@ def moment(unix: float) -> str:
     return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(unix))
 
 
-def _by_state(text: str, line: list[str]) -> str:
-    code = next((STATES[cell] for cell in line if cell in STATES), None)
-    return _colour(text, code) if code else text
-
-
-def _colour(text: str, code: str) -> str:
-    plain = not sys.stdout.isatty() or "NO_COLOR" in os.environ
+def coloured(text: str, code: str) -> str:
+    """`text` in a colour, on a terminal that may have any (https://no-color.org)."""
+    plain = not code or not sys.stdout.isatty() or os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
     return text if plain else f"\x1b[{code}m{text}\x1b[0m"
+
+
+def _flat(cell: str) -> str:
+    return clean(cell).replace("\n", " ").replace("\t", " ")
+
+
+def _fitted(widths: list[int], room: int) -> list[int]:
+    """The widest columns are made narrower until all fit."""
+    fitted = list(widths)
+    while sum(fitted) > room and max(fitted) > NARROWEST:
+        widest = max(fitted)
+        next_one = max((each for each in fitted if each < widest), default=0)
+        many = fitted.count(widest)
+        less = max(next_one, NARROWEST, widest - -(-(sum(fitted) - room) // many))
+        fitted = [less if each == widest else each for each in fitted]
+    return fitted
+
+
+def _broken(text: str, room: int) -> list[str]:
+    """Lines of at most `room` columns, broken at spaces where there are any."""
+    lines: list[str] = []
+    while columns(text) > room:
+        end = _end(text, room)
+        space = text.rfind(" ", 0, end + 1)
+        lines.append(text[: space if space > 0 else end].rstrip())
+        text = text[space if space > 0 else end :].lstrip()
+    return [*lines, text]
+
+
+def _end(text: str, room: int) -> int:
+    """How many characters, at least one, are at most `room` columns wide."""
+    used = 0
+    for place, character in enumerate(text):
+        used += _columns(character)
+        if used > room:
+            return max(1, place)
+    return len(text)
+
+
+def _columns(character: str) -> int:
+    if unicodedata.category(character) in ("Mn", "Me", "Cf"):
+        return 0
+    return 2 if unicodedata.east_asian_width(character) in "WF" else 1
+
+
+def _line(cells: Sequence[str], widths: Sequence[int], codes: Sequence[str]) -> str:
+    last = max((place for place, cell in enumerate(cells) if cell), default=0)
+    padded = [
+        coloured(cell, code) + " " * (width - columns(cell)) * (place < last)
+        for place, (cell, width, code) in enumerate(zip(cells, widths, codes, strict=True))
+    ]
+    return GAP.join(padded[: last + 1])

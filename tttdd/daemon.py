@@ -24,6 +24,7 @@ from tttdd.adapters.judge_pool import JudgePool
 from tttdd.adapters.store import SqliteStore
 from tttdd.adapters.workshop import LocalWorkshop
 from tttdd.api import app, server
+from tttdd.api.logs import RecentLog
 from tttdd.board import Board, BoardLog
 from tttdd.config import Config, place
 from tttdd.durable import make_folder
@@ -90,7 +91,8 @@ async def _serve(config: Config, path: Path, state_dir: Path, sock: socket.socke
     sandbox = made(settings.sandbox, settings.docker_image, settings.docker_runtime)
     async with _signals() as signals, JudgePool(settings.parallel, sandbox) as judges:
         board = Board(str(path), str(state_dir), lambda: runner.runs(), lambda: _judges(judges))
-        for handler in (BoardLog(board), notify.StatusLog(logging.INFO)):
+        recent = RecentLog()
+        for handler in (BoardLog(board), recent, notify.StatusLog(logging.INFO)):
             logging.getLogger("tttdd").addHandler(handler)
         workshop = LocalWorkshop(config, store, state_dir)
         runner = Runner(config, store, board, JudgeCatalog(config, judges), workshop, DiskRoom(state_dir))
@@ -100,7 +102,7 @@ async def _serve(config: Config, path: Path, state_dir: Path, sock: socket.socke
             tasks.start_soon(runner.work)
             tasks.start_soon(runner.await_room)
             tasks.start_soon(gauge, board)
-            await server.serve(sock, app.build(runner, board, group=config.daemon.group), ready=_ready)
+            await server.serve(sock, app.build(runner, board, group=config.daemon.group, recent=recent), ready=_ready)
 
 
 async def gauge(board: Board) -> None:

@@ -69,7 +69,6 @@ class LogQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """Query of GET /v1/runs/{run}/logs."""
 
     source: str = "daemon"
-    """`daemon`, or a name of `LogPart.sources`."""
     offset: Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)] = 0
     """Byte to begin at.  A negative one counts from the end, and then the first line that is whole begins."""
     file: str = ""
@@ -199,13 +198,12 @@ class LogPart(msgspec.Struct, frozen=True, kw_only=True):
 
     source: str
     sources: list[str]
-    """All that there are: `daemon`, and the workers' files; one that ends in `.1` was set aside."""
+    """All there are: `daemon` and the workers' files; one that ends in `.1` was set aside."""
     file: str
-    """Which file it is from; to be given back with `offset`."""
+    """To be given back with `offset`."""
     start: int
-    """Byte at which `text` begins."""
     offset: int
-    """Byte at which the next part begins."""
+    """Bytes of the log at which `text` begins, and the next part."""
     text: str
 
 

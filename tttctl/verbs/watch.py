@@ -7,7 +7,6 @@ A daemon that restarts is waited for: the run goes on by itself.
 
 from __future__ import annotations
 
-import time
 from argparse import Namespace
 from collections.abc import Iterator
 from types import TracebackType
@@ -16,13 +15,12 @@ from typing import Self
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 
-from tttctl.client import Client, NoDaemon, run_path
+from tttctl.client import RESTART_SECONDS, Client, run_path
 from tttctl.render import clean, complain, duration, number, show_json
 from tttctl.verbs.runs import describe
-from tttdd.protocol import Current, Health, RunInfo, Status, StepRow
+from tttdd.protocol import Current, RunInfo, Status, StepRow
 
 ENDED = ("finished", "failed", "cancelled")
-RESTART_SECONDS = 60.0
 
 
 def watch(client: Client, options: Namespace) -> int:
@@ -68,23 +66,11 @@ def follow(client: Client, name: str, patience: float = RESTART_SECONDS) -> RunI
 def snapshots(client: Client, name: str, patience: float = RESTART_SECONDS) -> Iterator[tuple[RunInfo, Current | None]]:
     """The run in every snapshot, across restarts of the daemon; raises NoDaemon when it stays away."""
     while True:
-        _await_daemon(client, patience)
+        client.await_daemon(patience)
         for status in client.events():
             run = next((run for run in status.runs if run.run == name), None)
             if run is not None:
                 yield run, _current(status, name)
-
-
-def _await_daemon(client: Client, patience: float) -> None:
-    deadline = time.monotonic() + patience
-    while True:
-        try:
-            client.get("/v1/health", Health)
-            return
-        except NoDaemon:
-            if time.monotonic() > deadline:
-                raise
-            time.sleep(0.5)
 
 
 def _current(status: Status, name: str) -> Current | None:

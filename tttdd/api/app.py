@@ -11,6 +11,7 @@ import anyio
 import msgspec
 
 from tttdd import __version__, gpus, protocol
+from tttdd.api import logs
 from tttdd.api.events import Board, EventStream, Feed
 from tttdd.api.openapi import describe
 from tttdd.api.routing import App, Call, Route
@@ -29,22 +30,26 @@ class Runner(Protocol):
     def steps(self, name: str) -> list[protocol.StepRow]: ...
     def archive(self, name: str, limit: int) -> list[protocol.NodeInfo]: ...
     def node(self, name: str, id: int) -> protocol.NodeInfo: ...
+    def artifact(self, name: str, id: int) -> protocol.Artifact: ...
     def best(self, name: str) -> protocol.NodeInfo: ...
+    def identity(self, name: str) -> dict[str, protocol.Value]: ...
     def tasks(self) -> list[protocol.TaskInfo]: ...
 
 
-def build(runner: Runner, board: Board, *, group: str = "") -> App:
-    """The application; members of `group` may use it besides root and the daemon's account."""
+def build(runner: Runner, board: Board, *, group: str = "", recent: logs.RecentLog | None = None) -> App:
+    """The application; members of `group` may use it besides root and the daemon's account.  `recent` is told as the
+    daemon's own log."""
     stopping = anyio.Event()
-    handlers = _Handlers(runner, board, stopping)
+    handlers = _Handlers(runner, board, recent or logs.RecentLog(), stopping)
     routes = [*_daemon_routes(handlers), *_run_routes(handlers), *_program_routes(handlers)]
     handlers.routes = routes
     return App(routes, group, stopping)
 
 
 class _Handlers:
-    def __init__(self, runner: Runner, board: Board, stopping: anyio.Event) -> None:
+    def __init__(self, runner: Runner, board: Board, recent: logs.RecentLog, stopping: anyio.Event) -> None:
         self._runner, self._board, self._feed, self._stopping = runner, board, Feed(board), stopping
+        self._recent = recent
         self.routes: list[Route] = []
 
     async def health(self, call: Call) -> protocol.Health:
@@ -103,6 +108,16 @@ class _Handlers:
     async def node(self, call: Call) -> protocol.NodeInfo:
         return self._runner.node(call.path["run"], call.path["node"])
 
+    async def artifact(self, call: Call) -> protocol.Artifact:
+        return self._runner.artifact(call.path["run"], call.path["node"])
+
+    async def logs(self, call: Call) -> protocol.LogPart:
+        run = self._runner.run(call.path["run"])
+        return await anyio.to_thread.run_sync(logs.part, run, self._recent, call.query)
+
+    async def identity(self, call: Call) -> dict[str, protocol.Value]:
+        return self._runner.identity(call.path["run"])
+
     async def best(self, call: Call) -> protocol.NodeInfo:
         return self._runner.best(call.path["run"])
 
@@ -130,6 +145,8 @@ def _run_routes(do: _Handlers) -> list[Route]:
         _post("/v1/runs", do.submit, p.RunInfo, "Submit a run", takes=p.Submit, status=201),
         _get("/v1/runs", do.runs, list[p.RunInfo], "All runs"),
         _get("/v1/runs/{run}", do.run, p.RunInfo, "One run"),
+        _get("/v1/runs/{run}/identity", do.identity, dict[str, p.Value], "What makes it the experiment that it is"),
+        _get("/v1/runs/{run}/logs", do.logs, p.LogPart, "A part of one of the run's logs", query=p.LogQuery),
         _post("/v1/runs/{run}/pause", do.pause, p.RunInfo, "Pause a run", takes=p.Pause),
         _post("/v1/runs/{run}/resume", do.resume, p.RunInfo, "Resume a run"),
         _post("/v1/runs/{run}/cancel", do.cancel, p.RunInfo, "Cancel a run"),
@@ -142,6 +159,7 @@ def _program_routes(do: _Handlers) -> list[Route]:
         _get("/v1/runs/{run}/steps", do.steps, list[p.StepRow], "The run's steps and their metrics"),
         _get("/v1/runs/{run}/archive", do.archive, list[p.NodeInfo], "Nodes by reward", query=p.Listing),
         _get("/v1/runs/{run}/nodes/{node}", do.node, p.NodeInfo, "One program with its lineage and verdict"),
+        _get("/v1/runs/{run}/nodes/{node}/artifact", do.artifact, p.Artifact, "What a program returned"),
         _get("/v1/runs/{run}/best", do.best, p.NodeInfo, "The best program"),
         _post("/v1/runs/{run}/verify", do.verify, p.Verified, "Judge a stored program again", takes=p.Verify),
     ]

@@ -14,6 +14,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import psutil
 import pytest
 from safetensors import safe_open
@@ -22,7 +23,20 @@ from tests.processes import alive, wait_for, words
 from tests.tiny_config import tiny_config
 from tests.tiny_models import write_tiny_model
 from tttctl.client import Client, NoDaemon
-from tttdd.protocol import GridSize, Health, NodeInfo, Pause, RunInfo, Status, StepRow, Submit, Verified, Verify
+from tttdd.protocol import (
+    Artifact,
+    GridSize,
+    Health,
+    NodeInfo,
+    Pause,
+    RunInfo,
+    Status,
+    StepRow,
+    Submit,
+    Value,
+    Verified,
+    Verify,
+)
 
 GRID = GridSize(2, 4)
 RUN = "/v1/runs/r"
@@ -121,7 +135,24 @@ def test_the_real_loop_learns_from_real_programs_and_its_best_is_valid_again(dae
     assert (verified.valid, verified.reward) == (True, run.best.reward)
     node = daemon.client.get(f"{RUN}/best", NodeInfo)
     assert node.program.startswith("import numpy") and "⟦" not in node.program
+    kept = daemon.client.get(f"{RUN}/nodes/{run.best.node}/artifact", Artifact)
+    heights, _, points = msgspec.json.decode(kept.artifact, type=tuple[list[float], float, int])
+    assert len(heights) == points and kept.sha256 == verified.artifact_sha256 == node.artifact_sha256
     wait_for(lambda: not daemon.workers(), "idle: no worker")
+
+
+def test_a_run_that_does_not_train_starts_no_trainer_and_stays_on_the_base(daemon: Daemon) -> None:
+    request = Submit(task="circle_packing_26", steps=2, grid=GRID, name="r", mode="search")
+    daemon.client.post("/v1/runs", request, RunInfo)
+    wait_for(lambda: daemon.phase()[1] == "sample", "sampling", 120)
+    log = daemon.folder / "state/runs/r/logs"
+    assert daemon.workers("tttdd.workers") and [file.name for file in log.iterdir()] == ["engine.log"]
+    run = daemon.finish()
+    assert (run.state, run.step, run.release, run.mode, run.figure) == ("finished", 2, 0, "search", "circles")
+    assert daemon.rows("SELECT number, step FROM releases") == [(0, -1)] and daemon.rows("SELECT * FROM samples") == []
+    steps = daemon.client.get(f"{RUN}/steps", list[StepRow])
+    assert [(row.phase, row.proof, "train/loss" in row.metrics) for row in steps] == [("committed", None, False)] * 2
+    assert daemon.client.get(f"{RUN}/identity", dict[str, Value])["mode"] == "search"
 
 
 def test_a_run_goes_on_from_the_weights_and_the_optimizer_of_another(daemon: Daemon) -> None:

@@ -33,9 +33,13 @@ from tttdd.ports import WorkerDied, WorkerFailed
 STOP_SECONDS = 5.0
 LOG_BYTES = 4 << 20
 """A longer log is set aside as NAME.1 when its worker starts, in place of what was set aside before."""
-PASSED = (
+PLAIN = (
     *("PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LC_", "TZ", "TERM", "TMPDIR", "XDG_", "VIRTUAL_ENV"),
-    *("LD_", "LIBRARY_PATH", "CPATH", "C_INCLUDE_PATH", "CPLUS_INCLUDE_PATH", "CC", "CXX", "PYTHON", "MALLOC_"),
+    *("LD_", "LIBRARY_PATH", "PYTHON", "MALLOC_", "SSL_CERT_", "REQUESTS_CA_BUNDLE"),
+)
+PASSED = (
+    *PLAIN,
+    *("CPATH", "C_INCLUDE_PATH", "CPLUS_INCLUDE_PATH", "CC", "CXX"),
     *("CUDA", "CUBLAS", "CUDNN", "NVIDIA", "NVTE_", "NCCL_", "UCX_", "GLOO_", "TORCH", "PYTORCH", "TRITON"),
     *(
         "SGLANG",
@@ -52,12 +56,17 @@ PASSED = (
         "OPENBLAS_",
         "NUMEXPR_",
     ),
-    *("HF_", "TRANSFORMERS_", "TOKENIZERS_", "SSL_CERT_", "REQUESTS_CA_BUNDLE", "TTTDD_"),
+    *("HF_", "TRANSFORMERS_", "TOKENIZERS_", "TTTDD_"),
 )
 """Beginnings of names in a worker's environment."""
+TRACKING = (*PLAIN, "WANDB_")
+"""The same for the tracker's."""
 SECRET = re.compile("KEY|TOKEN(?!IZERS)|SECRET|PASS|CREDENTIAL|AUTH", re.IGNORECASE)
 PASSWORD = re.compile(r"://[^/\s]*@")
 FETCHING = re.compile("PIP_|(HTTPS?|ALL|NO)_PROXY$|NETRC$", re.IGNORECASE)
+SENDING = re.compile("(HTTPS?|ALL|NO)_PROXY$", re.IGNORECASE)
+WAYS = {"tttdd.workers.fetch": FETCHING, "tttdd.workers.track": SENDING}
+"""Names that only those workers get which have to reach something outside, with the passwords in them."""
 
 
 class _Waiting:
@@ -222,15 +231,17 @@ def _environment(module: str) -> dict[str, str]:
     """What workers are known to need, and no secret: neither by its name nor in an address.
 
     A list of what passes, because a secret can have any name; within it by pattern, because of the likes of HF_TOKEN.
-    Only what fetches models gets the ways to the package index, with their passwords.
+    Only what fetches models gets the ways to the package index, and what sends to a tracker the ways out, with their
+    passwords.
     """
+    passed = TRACKING if module == "tttdd.workers.track" else PASSED
     kept = {
         name: value
         for name, value in os.environ.items()
-        if name.startswith(PASSED) and not SECRET.search(name) and not PASSWORD.search(value)
+        if name.startswith(passed) and not SECRET.search(name) and not PASSWORD.search(value)
     }
-    if module == "tttdd.workers.fetch":
-        kept |= {name: value for name, value in os.environ.items() if FETCHING.match(name)}
+    if way := WAYS.get(module):
+        kept |= {name: value for name, value in os.environ.items() if way.match(name)}
     kept.pop("CUDA_VISIBLE_DEVICES", None)  # devices are numbered as NVML and nvidia-smi do
     return kept | {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
 

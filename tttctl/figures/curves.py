@@ -91,6 +91,9 @@ def divergence(axes: Axes, history: History) -> None:
     style.plain_log_ticks(axes)
     for index, (label, series) in enumerate(found.items()):
         _magnitudes(axes, series, label, style.look(index))
+    limits = history.proofs("limit")
+    if limits:
+        axes.plot(limits.steps, limits.values, color=style.INK, linestyle=(0, (1, 1.6)), label="the proof's limit")
     axes.set_ylabel("KL in nats, log scale")
     _finish(axes, history)
 

@@ -29,6 +29,8 @@ Row = tuple[float, float, float]
 NUMBERED = 9
 TOUCHING = 1e-9
 """Slack below which two are drawn as touching."""
+MOST = 1000
+OUTSIDE = 1e-6
 CANDIDATES = 2000
 """Of the closest contacts that are computed to all digits."""
 DIGITS = Context(prec=50)
@@ -54,6 +56,17 @@ def whole(heading: str, below: str, packing: Packing) -> Figure:
     _draw(drawn, circles, found)
     _tell(told, circles, found)
     return figure
+
+
+def checked(packing: Packing) -> Packing:
+    """Raises ValueError for what is no packing of the unit square, or has too many circles to be seen."""
+    centers, radii, _ = packing
+    if len(centers) != len(radii) or not 0 < len(radii) <= MOST:
+        raise ValueError(f"{len(centers)} centers and {len(radii)} radii; expected as many of both, 1 to {MOST}")
+    circles = [(x, y, r) for (x, y), r in zip(centers, radii, strict=True)]
+    if any(r < 0 or min(_rooms((x, y, r))) - r < -OUTSIDE for x, y, r in circles):
+        raise ValueError("the circles do not lie in the unit square")
+    return packing
 
 
 def contacts(circles: Sequence[Row]) -> list[Contact]:
@@ -133,7 +146,7 @@ def _tell(axes: Axes, circles: Sequence[Row], found: Sequence[Contact]) -> None:
     lines = [
         f"{len(circles)} circles",
         f"sum of radii {total:.12g}",
-        f"dashed: {touching} contacts below {TOUCHING:g}",
+        f"dashed: {touching} contacts, slack < {TOUCHING:g}",
     ]
     axes.text(0, 0.97, "\n".join(lines), va="top", linespacing=1.5)
     axes.text(0, 0.74, "Tightest contacts, least slack first", fontweight="bold", va="top")

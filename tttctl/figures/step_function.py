@@ -22,6 +22,7 @@ from tttctl.figures import style
 Numbers = NDArray[np.float64]
 DIRECT_UP_TO = 4096
 """Values above which sums of products are made by FFT: their error, 1e-13, is not to be seen."""
+ROUNDING = 1e-9
 OUTLINED_UP_TO = 2000
 """Values above which the curves of an SVG are stored as pixels: a line each would be megabytes."""
 
@@ -46,12 +47,14 @@ def whole(heading: str, below: str, shape: Shape) -> Figure:
 
 
 def overlap(heights: list[float]) -> Shape:
-    """Raises ValueError for heights that have no mean of 1/2 after rescaling."""
+    """Raises ValueError for heights that cannot be rescaled to the mean 1/2."""
     h = np.array(heights, dtype=np.float64)
     n = len(h)
     if not n or not h.sum() > 0:
         raise ValueError("the heights of a step function must have a positive sum")
     h = h * (n / 2 / h.sum())
+    if not (h.min() >= 0 and h.max() <= 1 + ROUNDING):
+        raise ValueError("the heights, scaled to the mean 1/2, must lie in [0, 1]")
     sums = np.concatenate([[0.0], _correlate(h, 1 - h) * 2 / n, [0.0]])
     return Shape(np.linspace(0, 2, n + 1), h, np.linspace(-2, 2, 2 * n + 1), sums, "h", "overlap M", "shift x")
 

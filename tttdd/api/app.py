@@ -40,10 +40,14 @@ def build(runner: Runner, board: Board, *, group: str = "", recent: logs.RecentL
     """The application; members of `group` may use it besides root and the daemon's account.  `recent` is told as the
     daemon's own log."""
     stopping = anyio.Event()
-    handlers = _Handlers(runner, board, recent or logs.RecentLog(), stopping)
-    routes = [*_daemon_routes(handlers), *_run_routes(handlers), *_program_routes(handlers)]
-    handlers.routes = routes
-    return App(routes, group, stopping)
+    return App(routes(runner, board, recent or logs.RecentLog(), stopping), group, stopping)
+
+
+def routes(runner: Runner, board: Board, recent: logs.RecentLog, stopping: anyio.Event) -> list[Route]:
+    """All that can be called; the docs are made of it, too."""
+    do = _Handlers(runner, board, recent, stopping)
+    do.routes = [*_daemon_routes(do), *_run_routes(do), *_program_routes(do)]
+    return do.routes
 
 
 class _Handlers:

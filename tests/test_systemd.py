@@ -182,6 +182,11 @@ def test_the_installed_units_are_valid(boot: dict[str, str]) -> None:
     assert boot["failed"] == ""
 
 
+def test_what_the_readme_says_to_type_installs_and_enables_the_service(boot: dict[str, str]) -> None:
+    assert "install_failed" not in boot
+    assert boot["enabled"] == "0 enabled active"
+
+
 def test_the_socket_is_there_before_the_daemon(boot: dict[str, str]) -> None:
     assert boot["idle"] == "inactive"
     assert boot["socket"] == "660 tttdd tttdd"

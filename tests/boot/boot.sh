@@ -1,6 +1,6 @@
 #!/bin/bash
-# Boot a real systemd over a throw-away overlay of this machine's own root, with the units of this checkout installed as
-# systemd/README.md says, run check.sh inside and print its log.  No image is built and nothing outside is changed.
+# Boot a real systemd over a throw-away overlay of this machine's own root, run check.sh inside, which installs this
+# checkout as systemd/README.md says, and print its log.  No image is built and nothing outside is changed.
 #   boot.sh PYTHON_PREFIX SITE_PACKAGES MODEL       exit 77: this machine cannot do it, the reason is the last line
 set -euo pipefail
 prefix=$1 packages=$2 model=$3
@@ -21,12 +21,6 @@ mkdir "$work"/{upper,work,root}
 mount -t overlay overlay -o "lowerdir=/,upperdir=$work/upper,workdir=$work/work" "$work/root" || cannot "needs overlayfs"
 
 root=$work/root units=$work/root/etc/systemd/system
-cp "$source"/systemd/tttdd.{service,socket} "$units"
-install -D -m 644 "$source/systemd/tttdd.sysusers" "$root/usr/lib/sysusers.d/tttdd.conf"
-install -D -m 644 "$source/systemd/tttdd.tmpfiles" "$root/usr/lib/tmpfiles.d/tttdd.conf"
-mkdir "$root/etc/tttdd"
-sed -e 's/^group = .*/group = "tttdd"/' -e 's|^package = "llm-.*|path = "/opt/model"|' \
-    "$source/etc/tttdd.cpu.toml" >"$root/etc/tttdd/tttdd.toml"
 cp -r "$model" "$root/opt/model" && chmod -R a+rX "$root/opt/model"
 install -D "$here/check.sh" "$root/opt/check.sh"
 mkdir -p "$units/tttdd.service.d"

@@ -17,6 +17,13 @@ export LD_LIBRARY_PATH=/opt/python/lib
 /opt/python/bin/python3 -m venv --without-pip /opt/tttdd
 printf '/opt/source\n/opt/packages\n' >"$(echo /opt/tttdd/lib/python3*/site-packages)/tttdd.pth"
 
+# What systemd/README.md says to type, to the letter, but for the line above; then the tiny model.
+typed() { sed -n '/^```shell$/,/^```$/p' /opt/source/systemd/README.md | grep -v '^```'; }
+cd /opt/source || exit 1
+while read -r line; do eval "$line" || say install_failed "$line"; done < <(typed | grep -v '^python3 -m venv\|^systemctl')
+sed -i 's|^package = "llm-.*|path = "/opt/model"|' /etc/tttdd/tttdd.toml
+systemctl daemon-reload
+
 say verify "$(systemd-analyze --man=no verify tttdd.service tttdd.socket 2>&1)"
 systemctl start tttdd.socket
 say idle "$(property ActiveState)"
@@ -64,6 +71,8 @@ say refused "$? $(property ActiveState) $(property NRestarts) $(property ExecMai
 cp /run/good.toml /etc/tttdd/tttdd.toml
 client status >/dev/null
 say again "$? $(property ActiveState)"
+eval "$(typed | grep '^systemctl')"
+say enabled "$? $(property UnitFileState) $(property ActiveState)"
 say failed "$(systemctl --failed --no-legend | tr '\n' ' ')"
 say log "$(journalctl -u tttdd -o json --output-fields=PRIORITY,MESSAGE,_UID --no-pager | tr '\n' ',')"
 journalctl -u tttdd -o cat --no-pager | sed 's/^/journal: /'

@@ -26,6 +26,8 @@ class FakeRunner:
         self.by_name: dict[str, protocol.RunInfo] = {}
         self.state_dir = ""
         self.program = "def build():\n    return 1\n"
+        self.others: dict[int, protocol.NodeInfo] = {}
+        """Nodes beside the starter, which is 1."""
         self.verified_valid = True
         self.asked: list[tuple[str, object]] = []
 
@@ -96,10 +98,13 @@ class FakeRunner:
         ]
 
     def archive(self, name: str, limit: int) -> list[protocol.NodeInfo]:
-        return [msgspec.structs.replace(self.node(name, 1), program="")][:limit]
+        found = [self.node(name, 1), *(node for node in self.others.values() if not node.pruned)]
+        return [msgspec.structs.replace(node, program="", lineage=[]) for node in found][:limit]
 
     def node(self, name: str, id: int) -> protocol.NodeInfo:
         self.run(name)
+        if id in self.others:
+            return self.others[id]
         if id != 1:
             raise errors.NotFound(f"run {name!r} has no node {id}", field="node")
         return protocol.NodeInfo(
@@ -124,7 +129,7 @@ class FakeRunner:
         return {"mode": self.run(name).mode, "seed": self.run(name).seed, "task.judge": "3f5a"}
 
     def best(self, name: str) -> protocol.NodeInfo:
-        return self.node(name, 1)
+        return max([self.node(name, 1), *self.others.values()], key=lambda node: node.reward)
 
     def tasks(self) -> list[protocol.TaskInfo]:
         return [

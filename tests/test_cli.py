@@ -286,7 +286,7 @@ def test_config_show_tells_where_each_value_comes_from(tmp_path: Path, capsys: p
     file = tmp_path / "t.toml"
     file.write_text('[model]\npath = "/m"\n[grid]\nsteps = 3\n')
     values = answer(capsys, "config", "show", "--file", str(file))["values"]
-    assert values["grid.steps"] == {"value": 3, "from": "file"}
+    assert values["grid.steps"] == {"value": 3, "from": f"{file}:4"}
     assert values["grid.groups"] == {"value": 8, "from": "default"}
     assert "grid.steps" in out(capsys, "config", "show", "--file", str(file))
 

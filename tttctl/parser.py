@@ -5,24 +5,25 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from tttctl.render import width
+from tttctl.help import Help, examples
 from tttdd import __version__
 
+ABOUT = "Talk to the tttdd daemon, which trains a language model on one hard problem while it searches for a solution."
+MORE = "tttctl VERB --help says more; every verb takes --json"
+NAMES = "nothing but the names, a line each"
+NODE = "a node's number, best, or starter"
 
-class _Help(argparse.HelpFormatter):
-    """argparse makes one for every argument, and would ask shutil for the width: too slow to import."""
-
-    def __init__(self, prog: str) -> None:
-        super().__init__(prog, max_help_position=32, width=(width() or 80) - 2)
+FIGURES = ("run", "rewards", "objective", "valid", "time", "divergence", "proof", "lineage")
 
 
 def parser() -> argparse.ArgumentParser:
-    top = argparse.ArgumentParser(prog="tttctl", description="Talk to the tttdd daemon.", formatter_class=_Help)
+    top = argparse.ArgumentParser(prog="tttctl", description=ABOUT, epilog=MORE, formatter_class=Help)
     top.add_argument("--version", action="version", version=f"tttctl {__version__}")
     top.add_argument("--socket", metavar="PATH", help="the daemon's socket (default: $TTTDD_SOCKET, else the system's)")
-    verbs = top.add_subparsers(metavar="VERB", required=True, dest="verb", prog="tttctl")
+    verbs = top.add_subparsers(title="verbs", metavar="VERB", required=True, dest="verb", prog="tttctl")
     _run_verbs(verbs)
     _program_verbs(verbs)
+    _drawing_verbs(verbs)
     _other_verbs(verbs)
     return top
 
@@ -62,9 +63,11 @@ def _run_verbs(verbs: Verbs) -> None:
     submit.add_argument("--resume-from", metavar="RUN", help="go on from its newest weights and its archive")
     submit.add_argument("--wait", action="store_true", help="wait for the end; exit status 1 if the run failed")
     submit.add_argument("--watch", action="store_true", help="the same, with progress")
-    _verb(verbs, "runs", "runs", "list the runs")
+    _verb(verbs, "runs", "runs", "list the runs").add_argument("--names", action="store_true", help=NAMES)
     _verb(verbs, "status", "runs", "what the daemon does now").add_argument("run", nargs="?")
     _verb(verbs, "watch", "watch", "follow a run to its end").add_argument("run")
+    monitor = _verb(verbs, "monitor", "monitor", "the daemon's work on one screen, with keys and mouse")
+    monitor.add_argument("--look", choices=["dark", "light"], help="default: what $COLORFGBG tells, else dark")
     logs = _verb(verbs, "logs", "logs", "what a run's workers and the daemon say")
     logs.add_argument("run")
     logs.add_argument("--source", action="append", metavar="NAME", help="only this log, for instance trainer.log")
@@ -85,10 +88,19 @@ def _program_verbs(verbs: Verbs) -> None:
     best = _verb(verbs, "best", "programs", "print a run's best program")
     best.add_argument("run")
     best.add_argument("-o", metavar="FILE", dest="output", help="write the program there, byte for byte")
+    best.add_argument("--figure", metavar="FILE", help="draw what it returned: a .png or .svg")
+    best.add_argument("--artifact", metavar="FILE", help="write what it returned there, as JSON")
     show = _verb(verbs, "show", "programs", "one program with its verdict")
     show.add_argument("run")
-    show.add_argument("node", type=int)
-    show.add_argument("--lineage", action="store_true", help="also its ancestors")
+    show.add_argument("node", metavar="NODE", help=NODE)
+    show.add_argument("--lineage", action="store_true", help="also its ancestors, and what each changed")
+    diff = _verb(verbs, "diff", "diff", "what changed from one program to another")
+    diff.add_argument("run")
+    diff.add_argument("a", metavar="A", help=NODE)
+    diff.add_argument("b", metavar="B", help=NODE)
+    export = _verb(verbs, "export", "export", "all that a run has found, as files: programs, metrics, adapters")
+    export.add_argument("run")
+    export.add_argument("dir", metavar="DIR", help="a new directory, or an empty one")
     verify = _verb(verbs, "verify", "programs", "judge a program again, in a fresh sandbox")
     verify.add_argument("--task", help="judge FILE for this task, a name or a folder; needs no daemon")
     verify.add_argument("--time-limit", type=float, metavar="S", help="with --task: seconds; default: the task's")
@@ -97,8 +109,8 @@ def _program_verbs(verbs: Verbs) -> None:
     )
     verify.add_argument("what", metavar="RUN|FILE")
     verify.add_argument("node", nargs="?", type=int, metavar="NODE", help="default: the run's best")
-    _verb(verbs, "tasks", "runs", "the tasks that can be run")
-    own = verbs.add_parser("task", help="a task of your own: new, check", formatter_class=_Help)
+    _verb(verbs, "tasks", "runs", "the tasks that can be run").add_argument("--names", action="store_true", help=NAMES)
+    own = verbs.add_parser("task", help="a task of your own: new, check", formatter_class=Help)
     actions = own.add_subparsers(metavar="ACTION", required=True, dest="action", prog="tttctl task")
     new = _verb(actions, "new", "task", "write the folder of a new task, a small problem that works")
     new.add_argument("name", metavar="NAME")
@@ -109,11 +121,27 @@ def _program_verbs(verbs: Verbs) -> None:
     check.add_argument("folder", metavar="FOLDER")
 
 
+def _drawing_verbs(verbs: Verbs) -> None:
+    plot = _verb(verbs, "plot", "plot", "draw a run's curves")
+    plot.add_argument("run")
+    plot.add_argument("-o", metavar="FILE", dest="output", help="a .png or .svg (default: RUN.png)")
+    plot.add_argument("--figure", choices=FIGURES, default="run", help="one of them alone (default: run, most in one)")
+    report = _verb(verbs, "report", "report", "a run in one HTML file that needs no network")
+    report.add_argument("run")
+    report.add_argument("-o", metavar="FILE", dest="output", help="default: RUN.html")
+    report.add_argument("--verify", action="store_true", help="judge the best program again, and report that, too")
+    compare = _verb(verbs, "compare", "compare", "runs of one task: mean and spread over their seeds")
+    compare.add_argument("runs", nargs="+", metavar="RUN")
+    compare.add_argument("-o", metavar="FILE", dest="output", help="also draw it: a .png or .svg")
+
+
 def _other_verbs(verbs: Verbs) -> None:
-    config = _verb(verbs, "config", "settings", "show or check the configuration")
-    config.add_argument("action", choices=["show", "check"])
+    config = _verb(verbs, "config", "settings", "show or check the configuration, or tell its schema")
+    config.add_argument("action", choices=["show", "check", "schema"])
     config.add_argument("--file", metavar="FILE", help="default: the file that the daemon would read")
     _verb(verbs, "doctor", "doctor", "what works here, what does not, what to do")
+    completion = _verb(verbs, "completion", "completion", "a script that completes tttctl's words in a shell")
+    completion.add_argument("shell", choices=["bash", "zsh", "tcsh"])
     demo = _verb(verbs, "demo", "demo", "the whole loop on this machine, in a private daemon")
     demo.add_argument("task", nargs="?", default="erdos_min_overlap", help="a task's name, or its folder")
     demo.add_argument("--steps", type=int, metavar="N", help="training steps (default: the shipped configuration's)")
@@ -123,7 +151,8 @@ def _other_verbs(verbs: Verbs) -> None:
 
 def _verb(verbs: Verbs, name: str, module: str, summary: str) -> argparse.ArgumentParser:
     """Every verb takes --json, and --socket also after its name."""
-    verb = verbs.add_parser(name, help=summary, description=f"{summary.capitalize()}.", formatter_class=_Help)
+    described = f"{summary[0].upper()}{summary[1:]}."
+    verb = verbs.add_parser(name, help=summary, description=described, epilog=examples(name), formatter_class=Help)
     verb.set_defaults(module=f"tttctl.verbs.{module}")
     verb.add_argument("--socket", metavar="PATH", default=argparse.SUPPRESS, help=argparse.SUPPRESS)
     verb.add_argument("--json", action="store_true", help="one JSON document on stdout")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import sys
 from argparse import Namespace
@@ -10,32 +11,38 @@ from typing import NoReturn
 
 from tttctl.client import Client, Failed, run_path
 from tttctl.render import number, say, show_json, table
+from tttctl.verbs.nodes import called, difference, find
 from tttdd.protocol import Error, NodeInfo, Verified, Verify
 
 
 def best(client: Client, options: Namespace) -> int:
     node = client.get(run_path(options.run, "/best"), NodeInfo)
+    files: list[str] = []
+    if options.figure or options.artifact:
+        from tttctl.verbs.figures import draw_best  # imports matplotlib
+
+        files = draw_best(client, options, node)
     if options.output:
         _write(Path(options.output), node.program)
+        files.append(options.output)
     if options.json:
         show_json(node)
-    elif options.output:
-        say(f"{options.output}: node {node.node}, objective {number(node.objective, 12)}, reward {number(node.reward)}")
-    else:
+    elif not files:
         say(node.program.rstrip("\n"))
+    for file in [] if options.json else files:
+        say(f"{file}: node {node.node}, objective {number(node.objective, 12)}, reward {number(node.reward)}")
     return 0
 
 
 def show(client: Client, options: Namespace) -> int:
-    node = client.get(run_path(options.run, f"/nodes/{options.node}"), NodeInfo)
+    node = find(client, options.run, options.node)
     parents = [_node(client, options.run, id) for id in node.lineage] if options.lineage else []
     if options.json:
         show_json({"node": node, "ancestors": parents} if options.lineage else node)
         return 0
     _describe(node)
     if options.lineage:
-        rows = [[str(n.node), str(n.step), number(n.reward), number(n.objective, 12)] for n in [node, *parents]]
-        table(["NODE", "STEP", "REWARD", "OBJECTIVE"], rows)
+        _tell_lineage([*reversed(parents), node])
     return 0
 
 
@@ -75,14 +82,25 @@ def _node(client: Client, run: str, id: int) -> NodeInfo:
 
 
 def _describe(node: NodeInfo) -> None:
-    origin = "seed" if node.seed else f"child of {node.parent}, step {node.step}"
-    say(f"node {node.node}: {origin}, visits {node.visits}{', pruned' if node.pruned else ''}")
+    say(f"{called(node)}, visits {node.visits}{', pruned' if node.pruned else ''}")
     say(f"objective {number(node.objective, 12)}, reward {number(node.reward, 12)}")
     for name, value in node.certificate.items():
         say(f"{name}: {value}")
     say("\n" + node.program.rstrip("\n") + "\n")
     if node.output:
         say("it printed:\n" + node.output)
+
+
+def _tell_lineage(line: list[NodeInfo]) -> None:
+    """From the seed down to the program itself: what each changed, in the objective and in lines."""
+    from tttctl.verbs.diff import size  # not worth its import time to the other verbs
+
+    rows = [[str(line[0].node), "seed", number(line[0].objective, 12), "", ""]]
+    for before, node in itertools.pairwise(line):
+        gain = difference(before, node)
+        change = "-" if gain is None else f"{gain:+.6g}"
+        rows.append([str(node.node), str(node.step + 1), number(node.objective, 12), change, size(before, node)])
+    table(["NODE", "STEP", "OBJECTIVE", "CHANGE", "LINES"], rows)
 
 
 def _write(path: Path, program: str) -> None:

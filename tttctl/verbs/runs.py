@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from argparse import Namespace
+from collections.abc import Iterable
 
 from tttctl.client import Client, Failed, run_path
 from tttctl.render import duration, moment, number, say, show_json, table
@@ -10,6 +11,7 @@ from tttdd import protocol
 from tttdd.protocol import RunInfo, Status
 
 REASON_CHARACTERS = 80
+PAUSED = {True: "paused; go on with: tttctl resume", False: "working"}
 
 
 def submit(client: Client, options: Namespace) -> int:
@@ -32,13 +34,15 @@ def submit(client: Client, options: Namespace) -> int:
     if options.json:
         show_json(run)
     else:
-        say(f"{run.run}: {run.state}; follow it with: tttctl watch {run.run}")
+        say(f"{run.run}: {run.state}; follow it with: tttctl watch {run.run}, or tttctl monitor")
     return 0
 
 
 def runs(client: Client, options: Namespace) -> int:
     found = client.get("/v1/runs", list[RunInfo])
-    if options.json:
+    if options.names:
+        _names(run.run for run in found)
+    elif options.json:
         show_json(found)
     elif found:
         _list(found)
@@ -74,7 +78,9 @@ def cancel(client: Client, options: Namespace) -> int:
 
 def tasks(client: Client, options: Namespace) -> int:
     found = client.get("/v1/tasks", list[protocol.TaskInfo])
-    if options.json:
+    if options.names:
+        _names(task.name for task in found)
+    elif options.json:
         show_json(found)
     else:
         rows = [
@@ -105,6 +111,27 @@ def describe(run: RunInfo) -> None:
         say(f"  target    {run.objective_name} {number(run.target, 12)} ({run.direction} is better)")
     if run.state_dir:
         say(f"  kept in   {run.state_dir}")
+    for command in _next(run):
+        say(f"  next      {command}")
+
+
+def _next(run: RunInfo) -> list[str]:
+    """What one would do with the run now."""
+    name = run.run
+    match run.state:
+        case "queued" | "running":
+            return [f"tttctl watch {name}, or tttctl monitor"]
+        case "paused":
+            return [] if run.waits_for_room else [f"tttctl resume {name}"]
+        case "failed":
+            return [f"tttctl logs {name}"]
+        case "finished" | "cancelled":
+            return [f"tttctl best {name}, tttctl report {name}, tttctl export {name} DIR"] if run.best else []
+
+
+def _names(names: Iterable[str]) -> None:
+    for name in names:
+        say(name)
 
 
 def _grid(options: Namespace) -> protocol.GridSize | None:
@@ -119,10 +146,11 @@ def _grid(options: Namespace) -> protocol.GridSize | None:
 def _change(client: Client, options: Namespace, verb: str, body: protocol.Pause | None) -> int:
     if options.run:
         run = client.post(run_path(options.run, f"/{verb}"), body, RunInfo)
-        show_json(run) if options.json else say(f"{run.run}: {run.state}")
+        again = f"; go on with: tttctl resume {run.run}" if verb == "pause" else ""
+        show_json(run) if options.json else say(f"{run.run}: {run.state}{again}")
     else:
         snapshot = client.post(f"/v1/{verb}", body, Status)
-        show_json(snapshot) if options.json else say("the daemon is " + ("paused" if snapshot.paused else "working"))
+        show_json(snapshot) if options.json else say("the daemon is " + PAUSED[snapshot.paused])
     return 0
 
 

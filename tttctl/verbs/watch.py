@@ -82,12 +82,13 @@ class Meter:
 
     def __init__(self) -> None:
         self._console = Console(stderr=True, markup=False, highlight=False)
+        self._live = self._console.is_terminal and not self._console.is_dumb_terminal
         columns = [
             TextColumn("{task.description}", markup=False),
             BarColumn(None),
             TextColumn("{task.fields[note]}", markup=False),
         ]
-        self._bars = Progress(*columns, console=self._console, disable=not self._console.is_terminal)
+        self._bars = Progress(*columns, console=self._console, disable=not self._live)
         self._grid = self._bars.add_task("starting", total=1.0, note="")
         self._steps = self._bars.add_task("steps", total=1.0, note="")
         self._last = self._reason = ""
@@ -129,7 +130,7 @@ class Meter:
 
     def _doing(self, what: str, share: float | None, note: str) -> None:
         self._bars.update(self._grid, description=clean(what), total=1.0, completed=share or 0.0, note=clean(note))
-        if what != self._last and not self._console.is_terminal:
+        if what != self._last and not self._live:
             self.line(what)
         self._last = what
 

@@ -11,9 +11,10 @@ import logging
 import resource
 import signal
 import socket
-from collections.abc import AsyncGenerator, AsyncIterator, Generator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Generator, Iterator
 from contextlib import ExitStack, asynccontextmanager, closing, contextmanager
 from pathlib import Path
+from typing import Any
 
 import anyio
 
@@ -22,7 +23,9 @@ from tttdd import gpus, notify, sglang_version
 from tttdd.adapters.catalog import JudgeCatalog
 from tttdd.adapters.judge_pool import JudgePool
 from tttdd.adapters.store import SqliteStore
+from tttdd.adapters.tracking_wandb import NoKey, WandbTracking
 from tttdd.adapters.workshop import LocalWorkshop
+from tttdd.announce import Announcer
 from tttdd.api import app, server
 from tttdd.api.logs import RecentLog
 from tttdd.board import Board, BoardLog
@@ -32,6 +35,7 @@ from tttdd.ports import StoreError
 from tttdd.protocol import GpuInfo, JudgesInfo
 from tttdd.room import NO_ROOM, DiskRoom
 from tttdd.runner import Runner
+from tttdd.tracking import Tracker
 
 GAUGE_SECONDS = 2.0
 
@@ -102,7 +106,23 @@ async def _serve(config: Config, path: Path, state_dir: Path, sock: socket.socke
             tasks.start_soon(runner.work)
             tasks.start_soon(runner.await_room)
             tasks.start_soon(gauge, board)
+            for follower in _followers(config, store, board, runner, state_dir):
+                tasks.start_soon(follower)
             await server.serve(sock, app.build(runner, board, group=config.daemon.group, recent=recent), ready=_ready)
+
+
+def _followers(
+    config: Config, store: SqliteStore, board: Board, runner: Runner, state_dir: Path
+) -> Iterator[Callable[[], Coroutine[Any, Any, None]]]:
+    """Who tells others of the runs, as far as it is wanted."""
+    if config.notify.command:
+        yield Announcer(config.notify, store, board, state_dir, runner.run).announce
+    if config.tracking.wandb.enabled:
+        try:
+            opens = WandbTracking(config.tracking.wandb).open
+            yield Tracker(store, board, state_dir, opens, adapters=config.tracking.wandb.upload_checkpoints).track
+        except (NoKey, OSError) as error:
+            _log.error("%s", error)
 
 
 async def gauge(board: Board) -> None:

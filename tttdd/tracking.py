@@ -102,10 +102,10 @@ class Tracker:
         self._failures = 0
         """In a row."""
         self._in_hand: str | None = None
+        self._begin()
 
     async def track(self) -> None:
         """For ever."""
-        self._begin()
         while True:
             try:
                 await self._follow()
@@ -192,7 +192,7 @@ class Tracker:
     def _note(self, name: str) -> Note | None:
         try:
             return msgspec.json.decode((self._folder(name).path / NOTE).read_bytes(), type=Note)
-        except (FileNotFoundError, msgspec.MsgspecError):
+        except (OSError, msgspec.MsgspecError):
             return None
 
     def _take(self, name: str) -> Note:

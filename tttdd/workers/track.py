@@ -9,6 +9,7 @@ server says which steps it has.
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 from pathlib import Path
@@ -22,6 +23,8 @@ OWN = "own"
 """Folder for what wandb keeps beside a run: its cache, what it is about to upload, its service's log."""
 FLUSH_SECONDS = 1.0
 FINISH_SECONDS = 600.0
+ROOM = 16 << 20
+"""Bytes that must be free: on a full disk wandb takes rows and writes none, without an error."""
 ADAPTER = ("adapter_model.safetensors", "adapter_config.json", "release.json")
 AXIS = "tttd/step"
 
@@ -80,6 +83,7 @@ class Track:
                 self._run.log(metrics, step=step, commit=True)
         self._run.summary.update(summary)
         self._run.summary.get(AXIS)  # asks wandb's service, which takes all the rest without an answer
+        self._check()
 
     def adapter(self, release: int, folder: str, aliases: list[str]) -> None:
         """The weights of a release, without the optimizer's state."""
@@ -96,6 +100,15 @@ class Track:
         self._run.finish(exit_code=exit_code)
         with open(self._run.settings.sync_file, "rb") as written:
             os.fsync(written.fileno())
+        self._check()
+
+    def _check(self) -> None:
+        """Raises OSError where wandb may not have been able to write what it took."""
+        settings = self._run.settings
+        if shutil.disk_usage(settings.wandb_dir).free < ROOM:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), settings.wandb_dir)
+        if b"failed to save record" in Path(settings.log_internal).read_bytes():
+            raise OSError(errno.EIO, "wandb could not write; its log says why", settings.log_internal)
 
     def _without_key(self, text: str) -> str:
         return text.replace(self._key, "(the API key)") if self._key else text

@@ -118,4 +118,8 @@ def _schemas(components: dict[str, Any]) -> Iterator[str]:
             yield from (f"| `{field}` | {_name(kind)} |" for field, kind in properties.items())
 
 
-TEXTS: dict[str, Callable[[], str]] = {"command_line": command_line, "configuration": configuration, "http_api": http_api}
+TEXTS: dict[str, Callable[[], str]] = {
+    "command_line": command_line,
+    "configuration": configuration,
+    "http_api": http_api,
+}

@@ -91,8 +91,8 @@ def http_api() -> str:
 
 def _takes(operation: dict[str, Any]) -> str:
     query = [f"`?{each['name']}`" for each in operation["parameters"] if each["in"] == "query"]
-    body = operation.get("requestBody", {}).get("content", {}).get("application/json", {}).get("schema")
-    return " ".join([*query, *([_name(body)] if body else [])])
+    body = operation.get("requestBody", {}).get("content", {}).get("application/json", {}).get("schema", {})
+    return " ".join([*query, *([] if body.get("$ref", "/Nothing").endswith("/Nothing") else [_name(body)])])
 
 
 def _gives(operation: dict[str, Any]) -> str:

@@ -27,29 +27,24 @@ from tttdd.workers import model_files
 from tttdd.workers.fetch import PACKAGES
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGES = [
-    ROOT / "README.md",
-    ROOT / "CONTRIBUTING.md",
-    ROOT / "systemd/README.md",
-    *sorted((ROOT / "docs").glob("*.md")),
-]
-COMMANDS = re.compile(
-    r"^\s*(\$ |sudo |tttctl |tttdd |pip |python3? |docker |systemctl |curl |mkdocs |\.ci/run|pytest)", re.M
-)
+UNITS = ROOT / "systemd/README.md"
+"""Its lines are typed inside a booted systemd, by tests/boot/check.sh."""
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", UNITS, *sorted((ROOT / "docs").glob("*.md"))]
+PROGRAMS = "sudo|tttctl|tttdd|pip|python3?|docker|systemctl|curl|mkdocs|pytest"
+COMMANDS = re.compile(rf"^\s*(\$ |\.ci/run|({PROGRAMS}) )", re.M)
 FENCE = re.compile(r"^( *)```(\w*)\n(.*?)^\1```$", re.M | re.S)
 END = "\x1e"
 SECONDS = 180.0
 
-UNITS = ROOT / "systemd/README.md"
-"""Its lines are typed inside a booted systemd, by tests/boot/check.sh."""
+NEEDS_A_GPU = "needs a GPU"
 ELSEWHERE = {
     "pip install -e '.[cpu,test]' && pytest": ".ci/run does it, and so runs this",
     "pip install -e '.[cpu]' && tttctl demo erdos_min_overlap": "installs; the same demo is typed with fewer steps",
     ".ci/run": "runs this",
     "docker build -t tttdd-judge:0.1.0 judges": ".ci/docker/engine.sh does it",
-    "pip install '.[gpu]'": "needs a GPU; benchmarks/on_gpu.sh",
-    "TTTDD_CONFIG=etc/tttdd.toml tttctl doctor": "needs a GPU; benchmarks/on_gpu.sh",
-    "tttdd --config etc/tttdd.toml --socket /tmp/tttdd.sock --state-dir ~/tttdd-state": "needs a GPU; benchmarks/on_gpu.sh",
+    "pip install '.[gpu]'": NEEDS_A_GPU,
+    "TTTDD_CONFIG=etc/tttdd.toml tttctl doctor": NEEDS_A_GPU,
+    "tttdd --config etc/tttdd.toml --socket /tmp/tttdd.sock --state-dir ~/tttdd-state": NEEDS_A_GPU,
 }
 
 

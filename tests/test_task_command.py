@@ -3,6 +3,7 @@ the daemon, and what tasks promise their programs, called in the real sandbox.""
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import subprocess
@@ -16,7 +17,7 @@ from typing import Any
 import anyio
 import pytest
 
-from judges import new
+from judges import evaluate, new
 from judges import task as tasks
 from judges.check import Report, check
 from judges.evaluate import Evaluator, granted
@@ -314,6 +315,20 @@ def test_the_promised_start_is_valid_and_no_record(sandbox: Sandbox, grader: Gra
     program = "def run(seed, budget_s): h = initial_h_values; return h, evaluate(h), len(h)"
     verdict = judged("erdos_min_overlap", program, sandbox, grader)
     assert verdict.valid and verdict.reported == verdict.objective == pytest.approx(0.39, abs=1e-3)
+
+
+def test_a_verdict_carries_what_a_valid_program_returned_unless_that_is_too_large(
+    sandbox: Sandbox, grader: Grader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = "def run(seed, budget_s): return [0.25, 0.75, 0.75, 0.25], 0.5, 4"
+    verdict = judged("erdos_min_overlap", program, sandbox, grader)
+    assert json.loads(verdict.artifact) == [[0.25, 0.75, 0.75, 0.25], 0.5, 4]
+    assert verdict.artifact_sha256 == hashlib.sha256(verdict.artifact.encode()).hexdigest()
+    rejected = judged("erdos_min_overlap", program.replace("], 0.5, 4", "], 0.5, 5"), sandbox, grader)
+    assert (rejected.valid, rejected.artifact, rejected.artifact_sha256) == (False, "", "")
+    monkeypatch.setattr(evaluate, "ARTIFACT_BYTES", 20)
+    large = judged("erdos_min_overlap", program, sandbox, grader)
+    assert (large.artifact, large.artifact_sha256) == ("", verdict.artifact_sha256)
 
 
 def test_a_program_may_shadow_its_helpers_without_harm_to_the_judge(sandbox: Sandbox, grader: Grader) -> None:

@@ -31,7 +31,8 @@ def whole(history: History, line: Sequence[NodeInfo]) -> Figure:
 
 
 def single(history: History, line: Sequence[NodeInfo]) -> Figure:
-    figure = Figure((5.6, 3.5))
+    """Without a title of its own, wide and low."""
+    figure = Figure((9.0, 3.8))
     draw(figure.add_subplot(), history, line)
     return figure
 

@@ -150,7 +150,7 @@ def curve(axes: Axes, xs: Sequence[float], ys: Sequence[float], label: str, look
         linestyle=looks.line,
         marker=looks.marker,
         markevery=max(1, -(-len(xs) // MARKS)),
-        label=plain(label, 40),
+        label=plain(label, 80),
         **more,
     )
 

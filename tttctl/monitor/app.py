@@ -1,0 +1,269 @@
+"""The monitor as Textual sees it: news into `Seen`, `Seen` into the panels, keys into questions to the daemon.
+
+    Feed.tell -> Heard -> Seen -> views.panel -> Panel.show        once for each snapshot, and every second
+
+Nothing here waits for the daemon: all calls are the feed's.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from typing import ClassVar
+
+import msgspec
+from textual.app import App, ComposeResult
+from textual.binding import Binding, BindingType
+from textual.message import Message
+from textual.widgets import Footer, Input
+
+from tttctl.client import Client, run_path
+from tttctl.monitor import best, feed, pages, palette, views
+from tttctl.monitor.dialogs import Best, Confirm, Text
+from tttctl.monitor.panel import Dashboard, Panel, styles, theme
+from tttctl.monitor.plan import PANELS, plan, roomy
+from tttctl.monitor.queue import window
+from tttctl.monitor.seen import Seen, lost, moved, told
+from tttctl.monitor.text import visible
+from tttdd.protocol import Pause, RunInfo, Status, TaskInfo
+
+ROWS_RETRY_SECONDS = 5.0
+
+
+class Heard(Message):
+    """News, brought into the app's own thread."""
+
+    def __init__(self, news: feed.News) -> None:
+        super().__init__()
+        self.news = news
+
+
+class Monitor(App[None]):
+    CSS_PATH = "style.tcss"
+    AUTO_FOCUS = ""
+    ENABLE_COMMAND_PALETTE = False
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("p", "pause", "pause"),
+        Binding("r", "resume", "resume"),
+        Binding("c", "cancel", "cancel"),
+        Binding("enter", "details", "details", key_display="⏎"),
+        Binding("b", "best", "best"),
+        Binding("t", "tasks", "tasks"),
+        Binding("slash", "search", "filter", key_display="/"),
+        Binding("question_mark", "help", "help", key_display="?"),
+        Binding("q", "quit", "quit"),
+        Binding("ctrl+c", "quit", show=False, priority=True),
+        Binding("P", "pause_all", show=False),
+        Binding("R", "resume_all", show=False),
+        Binding("d", "turn", show=False),
+        Binding("down,j", "move(1)", show=False),
+        Binding("up,k", "move(-1)", show=False),
+        Binding("escape", "leave", show=False),
+    ]
+
+    def __init__(
+        self, source: feed.Source, first: Status | None, look: str, clock: Callable[[], float] = time.time
+    ) -> None:
+        super().__init__()
+        self._source, self._clock = source, clock
+        self.seen = Seen() if first is None else told(Seen(), first, clock())
+        self._asked_rows: dict[str, tuple[int, float]] = {}
+        self._panels = {name: Panel(name) for name in PANELS}
+        self._dashboard = Dashboard(list(self._panels.values()))
+        for name in palette.PALETTES:
+            self.register_theme(theme(name))
+        self.look = look
+        self.looks = styles(look)
+        self.theme = f"tttdd-{look}"
+
+    def compose(self) -> ComposeResult:
+        yield self._dashboard
+        yield Input(id="search", placeholder="filter the runs", compact=True)
+        yield Footer(compact=True, show_command_palette=False)
+
+    def on_mount(self) -> None:
+        self._source.start(self.tell)
+        self.set_interval(1.0, self.redraw)
+        self.redraw()
+
+    def on_resize(self) -> None:
+        self.call_after_refresh(self.redraw)
+
+    def on_unmount(self) -> None:
+        self._source.stop()
+
+    def tell(self, news: feed.News) -> None:
+        """From any thread; what comes after the end is not heard."""
+        with suppress(RuntimeError):
+            self.post_message(Heard(news))
+
+    # What is heard
+
+    def on_heard(self, message: Heard) -> None:
+        match message.news:
+            case feed.Snapshot():
+                if (status := self._source.take()) is not None:
+                    self.seen = told(self.seen, status, self._clock())
+            case feed.Back():
+                self.seen = msgspec.structs.replace(self.seen, lost="")
+            case feed.Lost(why):
+                self.seen = lost(self.seen, why, self._clock())
+            case feed.Rows(run, rows):
+                if rows is not None:
+                    self.seen = msgspec.structs.replace(self.seen, steps=self.seen.steps | {run: rows})
+            case feed.Answer(then, value):
+                then(value)
+            case feed.Refused(why):
+                self.notify(visible(why), severity="error", markup=False)
+        self.redraw()
+
+    def redraw(self) -> None:
+        needs = views.needs(self.seen)
+        if needs != self._dashboard.needs:
+            self._dashboard.needs = needs
+            self._dashboard.refresh(layout=True)
+        size, now = self._dashboard.size, self._clock()
+        for name, place in plan(size.width, size.height, needs).items():
+            self._panels[name].show(views.panel(name, self.seen, now, place, roomy(size.width, size.height)))
+        self._want_rows(now)
+
+    def _want_rows(self, now: float) -> None:
+        """Ask for the steps of the runs on the screen when there are more than are known, and then again later."""
+        shown, current = self.seen.shown(), self.seen.current
+        for run in filter(None, (shown, current.run if current else None)):
+            step, asked = self._asked_rows.get(run.run, (-1, 0.0))
+            known = run.run in self.seen.steps and len(self.seen.rows(run.run)) >= run.step - run.first_step
+            if step != run.step or (not known and now - asked > ROWS_RETRY_SECONDS):
+                self._asked_rows[run.run] = (run.step, now)
+                self._source.rows(run.run)
+
+    # Keys and clicks
+
+    def on_panel_clicked(self, event: Panel.Clicked) -> None:
+        if event.panel != "queue":
+            return
+        edge = self._panels["queue"].size.height - (2 if self._boxed else 1)
+        row = event.row - 1
+        runs = window(self.seen, edge)
+        if not 0 <= row < len(runs):
+            return
+        shown = self.seen.shown()
+        again = shown is not None and shown.run == runs[row].run
+        self.seen = msgspec.structs.replace(self.seen, chosen=runs[row].run)
+        self.redraw()
+        if again:
+            self.action_details()
+
+    @property
+    def _boxed(self) -> bool:
+        return roomy(*self._dashboard.size)
+
+    def on_panel_scrolled(self, event: Panel.Scrolled) -> None:
+        if event.panel == "queue":
+            self.action_move(event.by)
+
+    def action_move(self, by: int) -> None:
+        self.seen = moved(self.seen, by)
+        self.redraw()
+
+    def action_pause(self) -> None:
+        self._change("pause", Pause(), "asked to pause")
+
+    def action_resume(self) -> None:
+        self._change("resume", None, "asked to go on")
+
+    def action_cancel(self) -> None:
+        if run := self._chosen():
+            question = f"Cancel {run.run}? It ends where it is, at step {run.step} of {run.steps}, and cannot go on."
+            self.push_screen(Confirm(question, "cancel it", "keep it"), partial(self._cancel, run.run))
+
+    def _cancel(self, name: str, sure: bool | None) -> None:
+        if sure:
+            self._post(run_path(name, "/cancel"), None, f"{name}: asked to cancel")
+
+    def action_pause_all(self) -> None:
+        self._source.ask(
+            lambda client: client.post("/v1/pause", Pause(), Status), lambda _: self._say("the daemon pauses")
+        )
+
+    def action_resume_all(self) -> None:
+        self._source.ask(
+            lambda client: client.post("/v1/resume", None, Status), lambda _: self._say("the daemon goes on")
+        )
+
+    def _change(self, verb: str, body: msgspec.Struct | None, done: str) -> None:
+        if run := self._chosen():
+            self._post(run_path(run.run, f"/{verb}"), body, f"{run.run}: {done}")
+
+    def _post(self, path: str, body: msgspec.Struct | None, done: str) -> None:
+        self._source.ask(lambda client: client.post(path, body, RunInfo), lambda _: self._say(done))
+
+    def _chosen(self) -> RunInfo | None:
+        run = self.seen.shown()
+        if run is None:
+            self._say("no run is chosen")
+        return run
+
+    def _say(self, text: str) -> None:
+        self.notify(visible(text), markup=False)
+
+    def action_details(self) -> None:
+        if run := self._chosen():
+            rows = self.seen.rows(run.run)
+            self.push_screen(Text(run.run, lambda width: pages.details(run, rows, width)))
+
+    def action_best(self) -> None:
+        if run := self._chosen():
+            self._source.ask(lambda client: best.fetch(client, run), partial(self._show_best, run))
+
+    def _show_best(self, run: RunInfo, found: best.Found) -> None:
+        source = partial(best.program_lines, found)
+        self.push_screen(Best(pages.about(found.node, run), source, best.figure_drawer(found)))
+
+    def action_tasks(self) -> None:
+        def show(found: list[TaskInfo]) -> None:
+            self.push_screen(Text("tasks", partial(pages.tasks, found)))
+
+        self._source.ask(_tasks, show)
+
+    def action_help(self) -> None:
+        self.push_screen(Text("tttctl monitor", pages.help_lines))
+
+    def action_turn(self) -> None:
+        """Dark to light, and back."""
+        self.look = "light" if self.look == "dark" else "dark"
+        self.looks = styles(self.look)
+        self.theme = f"tttdd-{self.look}"
+        for panel in self._panels.values():
+            panel.refresh()
+
+    # The filter
+
+    def action_search(self) -> None:
+        field = self.query_one("#search", Input)
+        field.add_class("open")
+        field.focus()
+
+    def action_leave(self) -> None:
+        """End the filter, and follow the run in hand again."""
+        self.query_one("#search", Input).value = ""
+        self._close_search()
+        self.seen = msgspec.structs.replace(self.seen, search="", chosen="")
+        self.redraw()
+
+    def on_input_changed(self, event: Input.Changed) -> None:
+        self.seen = msgspec.structs.replace(self.seen, search=event.value)
+        self.redraw()
+
+    def on_input_submitted(self, event: Input.Submitted) -> None:
+        self._close_search()
+
+    def _close_search(self) -> None:
+        self.query_one("#search", Input).remove_class("open")
+        self.set_focus(None)
+
+
+def _tasks(client: Client) -> list[TaskInfo]:
+    return client.get("/v1/tasks", list[TaskInfo])

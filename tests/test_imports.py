@@ -35,7 +35,7 @@ def test_the_import_contracts_hold() -> None:
             {
                 "tttctl",
                 "tttdd",
-                *(f"tttdd.{name}" for name in ("protocol", "config", "gpus", "memory", "sglang_version")),
+                *(f"tttdd.{name}" for name in ("protocol", "config", "gpus", "memory", "sglang_version", "shape")),
                 "matplotlib",
                 "msgspec",
                 "pygments",

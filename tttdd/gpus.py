@@ -22,6 +22,12 @@ from tttdd.protocol import GpuInfo, GpuProcess
 
 NOTICEABLE_BYTES = 64 << 20
 NOTICEABLE_LOAD = 0.05
+FAULTS: dict[int, str] = {
+    pynvml.NVML_ERROR_LIBRARY_NOT_FOUND: "library",
+    pynvml.NVML_ERROR_DRIVER_NOT_LOADED: "driver",
+    pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH: "mismatch",
+    pynvml.NVML_ERROR_NO_PERMISSION: "permission",
+}
 WORKERS = {"serve": "engine", "sample": "engine", "train": "trainer"}
 
 
@@ -60,6 +66,18 @@ def read() -> list[GpuInfo]:
     """All devices that can be read, by index."""
     with opened() as there:
         return list(_devices()) if there else []
+
+
+def fault() -> tuple[str, str] | None:
+    """What keeps NVML from working, a word of FAULTS or `other`, and its own words; None where it works."""
+    try:
+        nvml.nvmlInit()
+    except pynvml.NVMLError as error:
+        number = cast(int, error.value)  # pyright: ignore[reportUnknownMemberType, reportAttributeAccessIssue]
+        return FAULTS.get(number, "other"), str(error)
+    with suppress(pynvml.NVMLError):
+        nvml.nvmlShutdown()
+    return None
 
 
 def differ(before: list[GpuInfo], now: list[GpuInfo]) -> bool:

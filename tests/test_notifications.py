@@ -61,6 +61,9 @@ class Place:
     def found(self, reward: float, step: int) -> None:
         self.store.change(best=Best(node=7, reward=reward, objective=-reward, step=step))
 
+    def note(self) -> bytes:
+        return (self.state_dir / "runs/r" / announce.NOTE).read_bytes()
+
     def short(self) -> list[str]:
         file = Path(f"{self.command}.short")
         return file.read_text().splitlines() if file.exists() else []
@@ -110,8 +113,9 @@ async def test_a_failure_is_told_with_its_reason_and_a_second_one_too(place: Pla
         for reason in ("out of memory", "again; $(reboot)"):
             place.store.change(state="failed", reason=reason)
             await until(lambda reason=reason: f"failed {reason}" in place.short())
+            await until(lambda: b'"ended":["failed"' in place.note())
             place.store.change(state="running", reason="")
-            await until(lambda: b'"ended":null' in (place.state_dir / "runs/r" / announce.NOTE).read_bytes())
+            await until(lambda: b'"ended":null' in place.note())
     assert len(place.short()) == 2
 
 

@@ -145,14 +145,15 @@ async def run_command(command: tuple[str, ...], event: Event) -> None:
     """Until it ends, or COMMAND_SECONDS have passed; nothing of its process group stays.  What fails is logged."""
     said = bytearray()
     try:
-        process = await anyio.open_process(
-            command,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            env=_environment(event),
-            cwd="/",
-            start_new_session=True,
-        )
+        with anyio.CancelScope(shield=True):  # one that is started must be known, to be ended
+            process = await anyio.open_process(
+                command,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                env=_environment(event),
+                cwd="/",
+                start_new_session=True,
+            )
     except OSError as error:
         _log.warning("notify: %s: %s", command[0], error.strerror)
         return

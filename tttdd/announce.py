@@ -143,7 +143,7 @@ def _is_more(reward: float, told: float | None) -> bool:
 
 async def run_command(command: tuple[str, ...], event: Event) -> None:
     """Until it ends, or COMMAND_SECONDS have passed; nothing of its process group stays.  What fails is logged."""
-    said = bytearray()
+    said, process = bytearray(), None
     try:
         with anyio.CancelScope(shield=True):  # one that is started must be known, to be ended
             process = await anyio.open_process(
@@ -157,6 +157,7 @@ async def run_command(command: tuple[str, ...], event: Event) -> None:
     except OSError as error:
         _log.warning("notify: %s: %s", command[0], error.strerror)
         return
+    assert process is not None
     told = msgspec.json.encode(event)
     try:
         how = f"took longer than {COMMAND_SECONDS:g} s"

@@ -9,9 +9,10 @@ from typing import Any, Protocol
 
 import anyio
 import msgspec
+from starlette.responses import Response
 
 from tttdd import __version__, gpus, protocol
-from tttdd.api import logs
+from tttdd.api import exposition, logs
 from tttdd.api.events import Board, EventStream, Feed
 from tttdd.api.openapi import describe
 from tttdd.api.routing import App, Call, Route
@@ -55,6 +56,7 @@ class _Handlers:
         self._runner, self._board, self._feed, self._stopping = runner, board, Feed(board), stopping
         self._recent = recent
         self.routes: list[Route] = []
+        self._newest: tuple[str, int, protocol.StepRow | None] = ("", -1, None)
 
     async def health(self, call: Call) -> protocol.Health:
         return protocol.Health("ok", __version__)
@@ -64,6 +66,20 @@ class _Handlers:
 
     async def events(self, call: Call) -> EventStream:
         return EventStream(self._feed, self._stopping)
+
+    async def metrics(self, call: Call) -> Response:
+        await anyio.to_thread.run_sync(exposition.prepare)
+        status = self._board.snapshot()
+        newest = self._newest_step(status.current.run) if status.current else None
+        body, kind = exposition.text(status, newest)
+        return Response(body, headers={"content-type": kind})
+
+    def _newest_step(self, run: protocol.RunInfo) -> protocol.StepRow | None:
+        """Read when the run has gone on, not for each scrape: a long run has thousands."""
+        if self._newest[:2] != (run.run, run.step):
+            done = [row for row in self._runner.steps(run.run) if row.phase == "committed"]
+            self._newest = (run.run, run.step, done[-1] if done else None)
+        return self._newest[2]
 
     async def openapi(self, call: Call) -> dict[str, Any]:
         return describe(self.routes, __version__)
@@ -135,6 +151,7 @@ def _daemon_routes(do: _Handlers) -> list[Route]:
         _get("/v1/health", do.health, p.Health, "Whether the daemon is alive"),
         _get("/v1/status", do.status, p.Status, "One whole snapshot"),
         _get("/v1/events", do.events, p.Status, "The same snapshots as server-sent events"),
+        _get("/v1/metrics", do.metrics, str, "The same in Prometheus' text format", kind="text/plain"),
         _get("/v1/openapi.json", do.openapi, dict[str, Any], "This description"),
         _get("/v1/tasks", do.tasks, list[p.TaskInfo], "The tasks, with limits and targets"),
         _get("/v1/gpus", do.gpus, list[p.GpuInfo], "The devices: memory, load, whose processes are on them"),

@@ -28,7 +28,7 @@ def describe(routes: list[Route], version: str) -> dict[str, Any]:
 
 
 def _operation(route: Route, gives: Any, takes: Any, error: Any) -> dict[str, Any]:
-    kind = "application/json"
+    kind = route.kind
     if route.path == "/v1/events":
         kind, gives = "text/event-stream", _event(gives)
     operation: dict[str, Any] = {

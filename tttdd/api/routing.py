@@ -59,6 +59,8 @@ class Route(msgspec.Struct, frozen=True, kw_only=True):
     """Type of the body."""
     query: type[msgspec.Struct] = protocol.Nothing
     status: int = 200
+    kind: str = "application/json"
+    """Media type of the answer; where it is another, `gives` is text."""
     summary: str
 
     @property

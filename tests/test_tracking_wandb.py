@@ -226,8 +226,8 @@ async def test_kill_9_between_commit_and_log_and_another_daemon_leave_every_row_
             process.send_signal(signal.SIGSTOP)
         place.store.commit()
         held, began = ours(), time.monotonic()
-    assert time.monotonic() - began < 2, "what hangs does not hold the daemon"
-    assert not any(alive(each) for each in held)
+    assert time.monotonic() - began < 4, "what hangs does not hold the daemon"
+    await until(lambda: not any(alive(each) for each in held), 5)
     place.store.commit()
     async with place.tracking():
         place.store.change(state="failed")

@@ -64,6 +64,11 @@ def test_examples_stand_in_a_verbs_help() -> None:
     assert "\nexamples:\n  tttctl diff circle_packing_26-1 starter best\n" in verbs()["diff"].format_help()
 
 
+@pytest.mark.parametrize(("text", "wide"), [("abc", 3), ("重叠-1", 6), ("e\u0301-2", 3), ("a\u200bb", 2), ("é≤", 2)])
+def test_a_terminals_columns_are_counted(text: str, wide: int) -> None:
+    assert columns(text) == wide
+
+
 def shown(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, wide: int | None) -> list[str]:
     monkeypatch.setattr(render, "width", lambda: wide)
     table(

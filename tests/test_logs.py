@@ -131,6 +131,12 @@ def test_only_the_runs_own_files_are_read(served: Served, folder: Path, tmp_path
     assert refused.value.status == 404
 
 
+def test_a_file_that_has_just_become_a_link_is_not_followed(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to("/etc/passwd")
+    with pytest.raises(OSError, match="symbolic links"):
+        logs._opened(tmp_path / "link")
+
+
 def test_the_logs_of_no_run_are_a_404(served: Served) -> None:
     with pytest.raises(Failed, match="no run 'nobody'"):
         Client(str(served.socket)).get("/v1/runs/nobody/logs", LogPart)

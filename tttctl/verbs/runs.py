@@ -95,7 +95,8 @@ def describe(run: RunInfo) -> None:
     grid = f"{run.grid.groups} x {run.grid.rollouts}"
     say(f"{run.run}: {run.state}{': ' + run.reason if run.reason else ''}")
     priority = f", priority {run.priority}" if run.priority else ""
-    say(f"  task      {run.task}, seed {run.seed}, grid {grid}{priority}, created {moment(run.created)}")
+    mode = "" if run.mode == "discover" else f", {run.mode}: nothing is trained"
+    say(f"  task      {run.task}, seed {run.seed}, grid {grid}{mode}{priority}, created {moment(run.created)}")
     say(f"  progress  {run.step} of {run.steps} steps committed, release {run.release}")
     if run.resumed_from:
         say(f"  goes on   from {run.resumed_from}, its first {run.first_step} steps")

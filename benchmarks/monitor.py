@@ -31,9 +31,9 @@ from pathlib import Path
 import msgspec
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
+sys.path.insert(0, str(ROOT))
 
-import fake_monitor  # noqa: E402
+from tests import fake_monitor  # noqa: E402
 
 from tttdd.protocol import CellState, Status  # noqa: E402
 

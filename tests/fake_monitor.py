@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from tttctl.client import Client
+from tttctl.client import Client, Failed
 from tttctl.monitor.feed import News, Rows, Tell
 from tttdd import protocol
 from tttdd.protocol import Current, GpuInfo, PhaseInfo, Proof, RunInfo, Status, StepRow
@@ -279,7 +279,7 @@ class FakeClient:
         return self._answer(path, kind)
 
     def _answer(self, path: str, kind: Any) -> Any:
-        answer = self.answers[path]
+        answer = self.answers.get(path, Failed(404, protocol.Error(error=f"nothing at {path}")))
         if isinstance(answer, Exception):
             raise answer
         return msgspec.json.decode(msgspec.json.encode(answer), type=kind)
@@ -348,3 +348,33 @@ class Daemon:
             if not self._open:
                 return
             sock.sendall(b"%x\r\n%b\r\n" % (len(event), event))
+
+
+def task(text: str = "Erdős minimum overlap") -> protocol.TaskInfo:
+    return protocol.TaskInfo(
+        name="erdos_min_overlap",
+        title=text,
+        objective="C5",
+        direction="lower",
+        target=0.380876,
+        time_limit=1000,
+        entry_point="run",
+    )
+
+
+def answering(path: Path, said: bytes) -> socket.socket:
+    """A socket that says the same to everybody, and hangs up."""
+    listening = socket.socket(socket.AF_UNIX)
+    listening.bind(str(path))
+    listening.listen(16)
+
+    def answer() -> None:
+        with suppress(OSError):
+            while True:
+                connection, _ = listening.accept()
+                with connection:
+                    connection.recv(65536)
+                    connection.sendall(said)
+
+    threading.Thread(target=answer, daemon=True).start()
+    return listening

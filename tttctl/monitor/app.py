@@ -121,9 +121,7 @@ class Monitor(App[None]):
 
     def redraw(self) -> None:
         needs = views.needs(self.seen)
-        if needs != self._dashboard.needs:
-            self._dashboard.needs = needs
-            self._dashboard.refresh(layout=True)
+        self._dashboard.fit(needs)
         size, now = self._dashboard.size, self._clock()
         for name, place in plan(size.width, size.height, needs).items():
             self._panels[name].show(views.panel(name, self.seen, now, place, roomy(size.width, size.height)))
@@ -181,7 +179,7 @@ class Monitor(App[None]):
 
     def _cancel(self, name: str, sure: bool | None) -> None:
         if sure:
-            self._post(run_path(name, "/cancel"), None, f"{name}: asked to cancel")
+            self._post(name, "cancel", None, f"{name}: asked to cancel")
 
     def action_pause_all(self) -> None:
         self._source.ask(
@@ -195,10 +193,12 @@ class Monitor(App[None]):
 
     def _change(self, verb: str, body: msgspec.Struct | None, done: str) -> None:
         if run := self._chosen():
-            self._post(run_path(run.run, f"/{verb}"), body, f"{run.run}: {done}")
+            self._post(run.run, verb, body, f"{run.run}: {done}")
 
-    def _post(self, path: str, body: msgspec.Struct | None, done: str) -> None:
-        self._source.ask(lambda client: client.post(path, body, RunInfo), lambda _: self._say(done))
+    def _post(self, run: str, verb: str, body: msgspec.Struct | None, done: str) -> None:
+        self._source.ask(
+            lambda client: client.post(run_path(run, f"/{verb}"), body, RunInfo), lambda _: self._say(done)
+        )
 
     def _chosen(self) -> RunInfo | None:
         run = self.seen.shown()

@@ -114,6 +114,12 @@ class Dashboard(Widget):
         super().__init__(*panels)
         self.needs = Needs()
 
+    def fit(self, needs: Needs) -> None:
+        """Place the panels anew where they need other room."""
+        if needs != self.needs:
+            self.needs = needs
+            self.children[0].refresh(layout=True)  # its own would forget the arrangement of what is around it alone
+
     @property
     def layout(self) -> Layout:
         """Not a style's: those name only Textual's own layouts."""

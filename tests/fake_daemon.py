@@ -195,8 +195,8 @@ class Served(NamedTuple):
 
 
 @contextmanager
-def serving(socket: Path, group: str = "") -> Iterator[Served]:
-    runner = FakeRunner()
+def serving(socket: Path, group: str = "", runner: FakeRunner | None = None) -> Iterator[Served]:
+    runner = runner or FakeRunner()
     board, recent = FakeBoard(runner), RecentLog()
     with anyio.from_thread.start_blocking_portal() as portal:
 

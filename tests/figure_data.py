@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from pathlib import Path
 from typing import Any
 
 import msgspec
+from fake_daemon import FakeRunner
 
+from tttdd import errors, protocol
 from tttdd.protocol import Best, Figure, GridSize, NodeInfo, Proof, RunInfo, StepRow
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -105,3 +108,50 @@ def artifact(figure: Figure) -> bytes:
 
 def _vector(name: str) -> Any:
     return json.loads((VECTORS / f"{name}.json").read_text())
+
+
+class RunsToDraw(FakeRunner):
+    """The daemon's runner with runs that have a history, a lineage and an artifact; all have the same best program."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.histories: dict[str, list[StepRow]] = {}
+        self.keep(artifact("overlap"))
+        self.settings: dict[str, dict[str, protocol.Value]] = {}
+        self.program = "def run(seed=42):\n    return [0.5] * 51, 0.38, 51\n"
+
+    def keep(self, kept: bytes) -> None:
+        """Of what every best program is to have returned."""
+        self.kept: bytes | None = kept
+        self.sha256 = hashlib.sha256(kept).hexdigest()
+
+    def add(self, run: RunInfo, rows: list[StepRow], **settings: protocol.Value) -> None:
+        self.by_name[run.run], self.histories[run.run], self.settings[run.run] = run, rows, settings
+
+    def steps(self, name: str) -> list[StepRow]:
+        self.run(name)
+        return self.histories[name]
+
+    def node(self, name: str, id: int) -> NodeInfo:
+        self.run(name)
+        found = lineage()[id]
+        certificate: dict[str, str | float | bool] = {"exact_objective": 0.39100346, "exact_agrees": True}
+        return msgspec.structs.replace(
+            found, program=self.program, output="said \x1b[31mred", certificate=certificate, artifact_sha256=self.sha256
+        )
+
+    def best(self, name: str) -> NodeInfo:
+        return self.node(name, 5)
+
+    def artifact(self, name: str, id: int) -> protocol.Artifact:
+        if self.kept is None:
+            raise errors.NotFound(f"what node {id} of run {name!r} returned is not kept", field="node")
+        return protocol.Artifact(msgspec.Raw(self.kept), self.sha256)
+
+    def identity(self, name: str) -> dict[str, protocol.Value]:
+        run = self.run(name)
+        fields: dict[str, protocol.Value] = {"mode": run.mode, "seed": run.seed, "model.source": "/models/small"}
+        return fields | self.settings[name]
+
+    async def verify(self, name: str, node: int | None) -> dict[str, object]:
+        return {**await super().verify(name, node), "artifact_sha256": self.sha256}

@@ -38,6 +38,7 @@ def test_the_import_contracts_hold() -> None:
                 *(f"tttdd.{name}" for name in ("protocol", "config", "gpus", "memory", "sglang_version", "shape")),
                 "matplotlib",
                 "msgspec",
+                "numpy",
                 "pygments",
                 "rich",
                 "shtab",
@@ -56,7 +57,7 @@ def test_a_pure_part_imports_nothing_but(package: str, allowed: set[str]) -> Non
     ("module", "unwanted"),
     [
         ("tttdd.daemon", HEAVY),
-        ("tttctl.__main__", HEAVY | {"numpy", "scipy", "rich", "uvicorn", "httpx", "textual", "docker"}),
+        ("tttctl.__main__", HEAVY | {"numpy", "matplotlib", "scipy", "rich", "uvicorn", "httpx", "textual", "docker"}),
     ],
 )
 def test_importing_leaves_out_what_is_slow_or_holds_a_device(module: str, unwanted: set[str]) -> None:

@@ -56,7 +56,7 @@ def _draw(axes: Axes, measure: Measure, groups: list[Curves]) -> None:
         style.level(axes, measure.target, f"target {measure.target:.6g}")
     axes.set_xlim(0, None)
     axes.set_xlabel("rollouts made")
-    axes.set_ylabel(style.plain(measure.unit, 48))
+    style.upward(axes, measure.unit)
 
 
 def _one(axes: Axes, group: Curves, runs: list[list[float]], looks: style.Look) -> None:

@@ -50,7 +50,7 @@ def rewards(axes: Axes, history: History) -> None:
     style.heading(axes, "Reward of a step's rollouts")
     names = {"tttd/reward_mean": "mean", "tttd/reward_max": "best of the step", "archive/best_reward": "best so far"}
     _curves(axes, history, names, "this run has no rewards")
-    axes.set_ylabel("reward (higher is better)")
+    style.upward(axes, "reward (higher is better)")
 
 
 def objective(axes: Axes, history: History) -> None:
@@ -61,7 +61,7 @@ def objective(axes: Axes, history: History) -> None:
     if not found:
         style.absent(axes, "no objective was measured")
         return
-    axes.set_ylabel(style.plain(f"{name} ({run.direction} is better)", 48))
+    style.upward(axes, f"{name} ({run.direction} is better)")
     style.curve(axes, found.steps, found.values, "best so far", style.look(0), drawstyle="steps-post")
     if run.starter and run.starter.objective is not None:
         style.level(axes, run.starter.objective, f"starter {run.starter.objective:.6g}", (0, (6, 2)), style.SOFT)
@@ -76,7 +76,7 @@ def valid(axes: Axes, history: History) -> None:
     _curves(axes, history, names, "this run has no shares")
     axes.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
     axes.set_ylim(-0.03, 1.03)
-    axes.set_ylabel("share of the rollouts")
+    style.upward(axes, "share of the rollouts")
 
 
 def divergence(axes: Axes, history: History) -> None:
@@ -94,7 +94,7 @@ def divergence(axes: Axes, history: History) -> None:
     limits = history.proofs("limit")
     if limits:
         axes.plot(limits.steps, limits.values, color=style.INK, linestyle=(0, (1, 1.6)), label="the proof's limit")
-    axes.set_ylabel("KL in nats, log scale")
+    style.upward(axes, "KL in nats, log scale")
     _finish(axes, history)
 
 
@@ -119,7 +119,7 @@ def proof(axes: Axes, history: History) -> None:
     }
     axes.stairs([top] * len(limits.steps), edges, baseline=limits.values, fill=True, **beyond)
     axes.set_ylim(0, top)
-    axes.set_ylabel("mean |log-prob gap| in nats")
+    style.upward(axes, "mean |log-prob gap| in nats")
     _finish(axes, history)
 
 
@@ -138,7 +138,7 @@ def time(axes: Axes, history: History) -> None:
         stack(facecolor=looks.color, edgecolor=style.PAPER, hatch=looks.hatch, label=WORDS.get(phase, phase))
         below = above
     axes.set_ylim(0, None)
-    axes.set_ylabel("seconds")
+    style.upward(axes, "seconds")
     _finish(axes, history)
 
 

@@ -51,7 +51,7 @@ def draw(axes: Axes, history: History, line: Sequence[NodeInfo]) -> None:
     axes.plot(steps, values, color=looks.color, marker=looks.marker, label="its ancestors")
     star: dict[str, Any] = {"color": style.look(1).color, "marker": "*", "markersize": 12, "linestyle": "none"}
     axes.plot(steps[-1:], values[-1:], label=f"best: node {line[-1].node}, {values[-1]:.8g}", **star)
-    axes.set_ylabel(style.plain(f"{name} ({history.run.direction} is better)" if objectives else "reward", 48))
+    style.upward(axes, f"{name} ({history.run.direction} is better)" if objectives else "reward")
     style.steps_axis(axes, history.last, "step that found it (0: given at the start)")
     axes.set_xlim(min(steps[0], history.rows[0].step) - 0.5, history.last + 0.5)
     axes.margins(y=0.16)

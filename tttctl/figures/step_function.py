@@ -91,7 +91,7 @@ def _draw_function(axes: Axes, shape: Shape) -> None:
     axes.stairs(shape.heights, shape.edges, baseline=None, color=color, linewidth=1.1, rasterized=rough)
     axes.set_xlim(shape.edges[0], shape.edges[-1])
     axes.set_ylim(0, 1.06 * float(shape.heights.max()))
-    axes.set_ylabel(f"height of {shape.name}")
+    style.upward(axes, f"height of {shape.name}")
 
 
 def _draw_sums(axes: Axes, shape: Shape) -> None:
@@ -106,5 +106,5 @@ def _draw_sums(axes: Axes, shape: Shape) -> None:
     axes.set_xlim(shape.shifts[0], shape.shifts[-1])
     axes.set_ylim(min(0.0, float(shape.sums.min())), 1.1 * most)
     axes.set_xlabel(shape.across)
-    axes.set_ylabel(shape.curve)
+    style.upward(axes, shape.curve)
     style.legend(axes)

@@ -12,7 +12,9 @@ what could steer a reader is shown as an escape.
 from __future__ import annotations
 
 import io
+from bisect import bisect_right
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from functools import cache
 from typing import Any, Literal, NamedTuple
 
@@ -29,7 +31,7 @@ FONT = "DejaVu Sans"
 INK, SOFT, LINE, PAPER = "#1c1c1c", "#5c5c5c", "#dddddd", "#ffffff"
 MARKS = 14
 """Markers on one curve, however many points it has."""
-TITLE_CHARACTERS = 96
+LINE_CHARACTERS = 160
 
 LOOK: dict[str, Any] = {
     "axes.axisbelow": True,
@@ -92,15 +94,20 @@ LOOKS = [
 """After Okabe and Ito."""
 
 
+def styled() -> AbstractContextManager[None]:
+    """This look, and nothing of the user's own, for what is made and saved inside."""
+    return style.context(["default", LOOK])
+
+
 def render(draw: Callable[[], Figure], form: Format) -> bytes:
     buffer = io.BytesIO()
     nameless: dict[Format, dict[str, Any]] = {"svg": {"Date": None, "Creator": None}, "png": {"Software": None}}
-    with style.context(["default", LOOK]):
+    with styled():
         draw().savefig(buffer, format=form, metadata=nameless[form])
     return buffer.getvalue()
 
 
-def plain(text: str, limit: int = TITLE_CHARACTERS) -> str:
+def plain(text: str, limit: int = LINE_CHARACTERS) -> str:
     """One line of at most `limit` characters that the font can draw and that mean themselves."""
     known = _glyphs()
     line = " ".join(clean(text).split())
@@ -117,19 +124,47 @@ def look(index: int) -> Look:
     return LOOKS[index % len(LOOKS)]
 
 
-def title(figure: Figure, text: str, below: str = "") -> None:
+def fitted(text: str, room: float, size: float, weight: str = "normal") -> str:
+    """`plain`, cut where it would be wider than `room`; both in points."""
+    font = font_manager.get_font(font_manager.findfont(font_manager.FontProperties(family=FONT, weight=weight)))
+    font.set_size(10 * size, 72)  # of large letters no width is rounded to pixels
+    line = plain(text)
+    room *= 0.95  # small letters on pixels may be wider
+    if _wide(font, line) <= room:
+        return line
+    return line[: bisect_right(range(len(line)), room, key=lambda count: _wide(font, line[:count] + "…")) - 1] + "…"
+
+
+def _wide(font: Any, line: str) -> float:
+    font.set_text(line)
+    return font.get_width_height()[0] / 640
+
+
+def title(figure: Figure, text: str, below: str) -> None:
     """A figure's heading, at the left, and a line in a softer colour."""
-    size = figure.get_size_inches()
-    figure.suptitle(plain(text), x=0.12 / size[0], ha="left", fontsize=13, fontweight="bold")
-    if below:
-        # An empty second line of the heading keeps its room, in which the softer one is put.
-        figure.suptitle(plain(text) + "\n", x=0.12 / size[0], ha="left", fontsize=13, fontweight="bold")
-        figure.text(0.12 / size[0], 1 - 0.42 / size[1], plain(below, 160), ha="left", va="center", color=SOFT)
+    width, height = figure.get_size_inches()
+    room, left = 72 * (width - 0.3), 0.12 / width
+    figure.set_layout_engine("constrained", rect=(0, 0, 1, 1 - 0.62 / height))
+    figure.text(left, 1 - 0.2 / height, fitted(text, room, 13, "bold"), va="center", fontsize=13, fontweight="bold")
+    figure.text(left, 1 - 0.44 / height, fitted(below, room, 9), va="center", color=SOFT)
 
 
 def heading(axes: Axes, text: str, *, legend: bool = True) -> None:
     """A panel's title, with room for a legend between it and the panel."""
-    axes.set_title(plain(text, 64), pad=22 if legend else 7)
+    axes.set_title(fitted(text, _room(axes)[0], 10.5, "bold"), pad=22 if legend else 7)
+
+
+def upward(axes: Axes, text: str) -> None:
+    """What the vertical axis counts."""
+    axes.set_ylabel(fitted(text, _room(axes)[1], 9))
+
+
+def _room(axes: Axes) -> tuple[float, float]:
+    """About how wide and high the panel will be, in points, before it is laid out."""
+    place = axes.get_subplotspec()
+    rows, columns = place.get_gridspec().get_geometry() if place else (1, 1)
+    width, height = axes.figure.figure.get_size_inches()
+    return 72 * width / columns - 60, 72 * (height - 0.7) / rows - 70
 
 
 def legend(axes: Axes) -> None:

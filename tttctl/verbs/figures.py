@@ -23,7 +23,6 @@ from tttdd.protocol import Artifact, Error, NodeInfo, RunInfo, StepRow
 
 STEP_FUNCTION = {"overlap": tuple[list[float], float, int], "autoconvolution": list[float]}
 NOT_KEPT = 404
-WRITABLE_BY_UMASK = 0o666
 
 
 def history(client: Client, name: str) -> History:
@@ -65,7 +64,8 @@ def write(path: Path, data: bytes) -> None:
         partial.write_bytes(data)
         partial.replace(target)
     except OSError as error:
-        partial.unlink(missing_ok=True) if target.parent.is_dir() else None
+        if target.parent.is_dir():
+            partial.unlink(missing_ok=True)
         raise Failed(400, Error(error=f"cannot write {path}: {error.strerror}")) from None
 
 

@@ -24,7 +24,7 @@ def plot(client: Client, options: Namespace) -> int:
     if options.json:
         show_json({"run": found.run.run, "figure": name, "files": [str(path)]})
     else:
-        say(f"{path}: {found.run.run}, {name}, {len(found.rows)} steps")
+        say(f"{path}: {found.run.run}, {name}, {len(found.rows)} step{'' if len(found.rows) == 1 else 's'}")
     return 0
 
 

@@ -22,7 +22,9 @@ def report(client: Client, options: Namespace) -> int:
     if options.json:
         show_json({"run": made.history.run.run, "files": [str(path)], "verified": verified and verified.valid})
     else:
-        say(f"{path}: {made.history.run.run}, {len(made.history.rows)} steps")
+        say(
+            f"{path}: {made.history.run.run}, {len(made.history.rows)} step{'' if len(made.history.rows) == 1 else 's'}"
+        )
     if verified and not verified.valid:
         complain(f"node {verified.node} is rejected ({verified.reason}): {verified.detail}")
         return 1

@@ -32,6 +32,7 @@ MOST_NODES = 10_000
 """That one answer lists; an archive keeps fewer."""
 ADAPTER = ("adapter_config.json", "adapter_model.safetensors")
 """PEFT's layout."""
+BASE = "it is the base model itself: nothing was trained before it"
 MANIFEST = "MANIFEST.json"
 
 
@@ -138,7 +139,7 @@ def _best_adapter(run: RunInfo, rows: list[StepRow], aside: Path, newest: Kept) 
 
 def _copy(run: RunInfo, release: int, target: Path) -> Kept:
     if release == 0:
-        return Kept(0, lacks="the base model itself: nothing was trained before it")
+        return Kept(0, lacks=BASE)
     source = Path(run.state_dir, "runs", run.run, "releases", f"{release:04d}")
     try:
         target.mkdir(parents=True)
@@ -191,6 +192,8 @@ def _tell(target: Path, nodes: int, steps: int, adapters: dict[str, Kept]) -> No
     for name, kept in adapters.items():
         if kept.folder:
             say(f"adapter of the {name} release, {kept.release}: {kept.folder}")
+        elif kept.release == 0:
+            say(f"adapter of the {name} release: none, {kept.lacks}")
         else:
             sys.stdout.flush()
             complain(f"no adapter of the {name} release, {kept.release}: {kept.lacks}")

@@ -123,7 +123,8 @@ def _known(client: Client, options: Namespace, here: dict[str, Log]) -> dict[str
 def _show(here: dict[str, Log], options: Namespace, source: str, lines: Iterable[str]) -> None:
     names = [clean(name) for name in here]
     place = list(here).index(source)
-    prefix = f"{names[place]:<{max(map(len, names))}} | " if len(names) > 1 else ""
+    several = len(names) > 1 or (options.follow and not options.source)
+    prefix = f"{names[place]:<{max(map(len, names))}} | " if several else ""
     for line in lines:
         if options.json:
             show_json({"source": source, "line": line})

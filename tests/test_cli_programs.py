@@ -118,6 +118,8 @@ def test_an_export_has_everything_and_says_what_by_hash(served: Served, tmp_path
     assert sorted(archive) == [1, 2, 3], "a pruned ancestor belongs to a lineage"
     assert (archive[3]["artifact"], archive[2]["artifact"]) == ([[1.0, 0.0], 0.5, 2], None)
     assert all((folder / f"programs/{id}.py").read_text() == each["program"] for id, each in archive.items())
+    raw = (folder / "archive.json").read_text()
+    assert '"artifact":[[1.0, 0.0], 0.5, 2]}' in raw, "byte for byte: its sha256 can be checked"
     told = json.loads((folder / "run.json").read_text())
     assert (told["run"]["run"], told["identity"]["task.judge"]) == ("first", "3f5a")
     assert (folder / "adapter/newest/adapter_model.safetensors").read_text() == "adapter_model.safetensors 3"

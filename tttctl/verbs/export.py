@@ -111,12 +111,13 @@ def _write_run(client: Client, run: RunInfo, aside: Path) -> None:
 
 
 def _write_archive(client: Client, run: str, nodes: list[NodeInfo], aside: Path) -> None:
-    told: list[dict[str, Any]] = []
+    """A line a node; an artifact as the daemon has it, so that its sha256 can be checked."""
+    told: list[bytes] = []
     (aside / "programs").mkdir()
     for node in nodes:
         (aside / "programs" / f"{node.node}.py").write_bytes(node.program.encode())
-        told.append(msgspec.to_builtins(node) | {"artifact": _artifact(client, run, node)})
-    (aside / "archive.json").write_bytes(_json(told))
+        told.append(msgspec.json.encode(msgspec.to_builtins(node) | {"artifact": _artifact(client, run, node)}))
+    (aside / "archive.json").write_bytes(b"[\n" + b",\n".join(told) + b"\n]\n")
 
 
 def _artifact(client: Client, run: str, node: NodeInfo) -> msgspec.Raw | None:
@@ -188,7 +189,7 @@ def _sync(path: Path) -> None:
 
 
 def _tell(target: Path, nodes: int, steps: int, adapters: dict[str, Kept]) -> None:
-    say(f"{target}: {nodes} programs, {steps} steps, with their sha256 in {MANIFEST}")
+    say(f"{target}: programs: {nodes}, steps: {steps}; {MANIFEST} has every file's sha256")
     for name, kept in adapters.items():
         if kept.folder:
             say(f"adapter of the {name} release, {kept.release}: {kept.folder}")

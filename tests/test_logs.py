@@ -187,6 +187,24 @@ def test_one_log_is_shown_as_it_is_and_several_with_their_names(
     }
 
 
+def test_what_cannot_be_shown_is_refused(served: Served, capsys: pytest.CaptureFixture[str]) -> None:
+    assert tttctl(["logs", "first", "-n", "-1"]) == tttctl(["logs", "first", "--source", "engine.log"]) == 2
+    said = capsys.readouterr().err
+    assert "a count of lines is 0 or more" in said and "has no log 'engine.log' (it has: daemon)" in said
+
+
+def test_following_as_json_is_a_document_a_line(
+    served: Served, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "engine.log").write_text("one\x1b\ntwo")
+    served.runner.become("first", "finished")
+    lines = out(capsys, "-f", "--json").splitlines()
+    assert [json.loads(line) for line in lines] == [
+        {"source": "engine.log", "line": "one\x1b"},
+        {"source": "engine.log", "line": "two"},
+    ]
+
+
 def test_the_newest_lines_are_found_in_a_long_log(
     served: Served, folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -66,13 +66,11 @@ class Listing(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 
 class LogQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Query of GET /v1/runs/{run}/logs."""
-
     source: str = "daemon"
     offset: Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)] = 0
     """Byte to begin at.  A negative one counts from the end, and then the first line that is whole begins."""
     file: str = ""
-    """What the part before said; what has been set aside since is then read to its end first."""
+    """What LogPart said before; what has been set aside since is then read to its end first."""
 
 
 class Nothing(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -194,13 +192,10 @@ class Verified(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LogPart(msgspec.Struct, frozen=True, kw_only=True):
-    """A part of a log; empty where there is nothing more by now."""
-
     source: str
     sources: list[str]
     """All there are: `daemon` and the workers' files; one that ends in `.1` was set aside."""
     file: str
-    """To be given back with `offset`."""
     start: int
     offset: int
     """Bytes of the log at which `text` begins, and the next part."""

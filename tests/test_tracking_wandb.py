@@ -1,7 +1,7 @@
-"""The real wandb, offline: what its transaction log holds after a whole run, after kill -9, after another start.
+"""The real wandb: what it has after a whole run, after kill -9, after another start; offline, and with a fake server.
 
-The log is read record by record (wandb's protobufs in LevelDB's log format).  Nothing may be sent: a listener stands
-where W&B's server and the proxy would be.
+Offline its transaction log is read record by record (wandb's protobufs in LevelDB's log format).  Nothing may be sent
+elsewhere: a listener stands where W&B's server and the proxy would be.
 """
 
 from __future__ import annotations
@@ -13,15 +13,17 @@ import socket
 import struct
 import subprocess
 import time
+from base64 import b64decode
 from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import anyio
+import fake_wandb
 import psutil
 import pytest
-from wandb.proto import wandb_internal_pb2 as proto
+from wandb.proto import wandb_internal_pb2
 
 from tests.processes import alive, words
 from tests.test_tracking import FakeStore
@@ -34,6 +36,7 @@ from tttdd.tracking import Tracker
 
 MARK = "hunter2-do-not-tell-0123456789abcdef0123456789abcdef"
 BLOCK = 32768
+proto: Any = wandb_internal_pb2  # its types are made at run time
 HEADER = struct.Struct("<IHB")
 
 pytestmark = pytest.mark.anyio
@@ -65,7 +68,7 @@ def outside(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Monkey
     assert list(home.iterdir()) == [], "written only where it was told to"
 
 
-def records(log: Path) -> Iterator[proto.Record]:
+def records(log: Path) -> Iterator[Any]:
     data, place, whole = log.read_bytes(), 7, b""
     assert data[:4] in (b":W&B", b"")
     while place + HEADER.size <= len(data):
@@ -101,7 +104,7 @@ class Log:
         for record in records(file):
             self._take(record)
 
-    def _take(self, record: proto.Record) -> None:
+    def _take(self, record: Any) -> None:
         match record.WhichOneof("record_type"):
             case "run":
                 self.run = record.run
@@ -134,7 +137,8 @@ def values(items: Any) -> dict[str, Any]:
 class Place:
     def __init__(self, state_dir: Path, **settings: Any) -> None:
         self.store, self.state_dir = FakeStore(state_dir), state_dir
-        self.settings = Wandb(enabled=True, **({"mode": "offline"} | settings))
+        about: dict[str, Any] = {"enabled": True, "mode": "offline"}
+        self.settings = Wandb(**(about | settings))
 
     @asynccontextmanager
     async def tracking(self) -> AsyncGenerator[None]:
@@ -168,7 +172,8 @@ async def until(condition: Callable[[], bool], seconds: float = 60) -> None:
 def ours() -> list[psutil.Process]:
     """The tracker's worker, then wandb's own process."""
     workers = [each for each in psutil.Process().children() if "tttdd.workers.track" in words(each)]
-    return workers + [child for each in workers for child in each.children(recursive=True)]
+    below = [child for each in workers for child in each.children(recursive=True)]
+    return workers + [child for child in below if any("wandb-core" in word for word in words(child))]
 
 
 def written(state_dir: Path) -> dict[str, bytes]:
@@ -236,6 +241,35 @@ async def test_kill_9_between_commit_and_log_and_another_daemon_leave_every_row_
     assert (log.steps, log.exits, log.id) == ([0, 1, 2, 3, 4], [1], first)
 
 
+async def test_a_run_that_a_server_has_in_part_is_gone_on_with_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = Place(tmp_path, mode="online")
+    with fake_wandb.serving() as server:
+        monkeypatch.setenv("WANDB_BASE_URL", server.address)
+        async with place.tracking():
+            place.store.submit()
+            place.store.commit(times=2)
+            place.store.change(state="failed")
+            await until(lambda: server.exits == [1] and place.ended())
+            assert server.steps == [0, 1]
+            place.store.change(state="running")
+            place.store.commit()
+            await until(lambda: len(ours()) == 2)
+            told = "".join(f"{each.cmdline()} {each.environ()}" for each in ours())
+            for process in ours():
+                process.kill()
+            place.store.commit()
+            place.store.change(state="finished")
+            await until(lambda: server.exits == [1, 0])
+    assert (server.steps, server.exits, len(set(server.runs))) == ([0, 1, 2, 3], [1, 0], 1)
+    assert server.config["grid.rollouts"] == {"value": 4}
+    (key,) = server.keys
+    assert b64decode(key.removeprefix("Basic ")) == f"api:{MARK}-WANDB_API_KEY".encode()
+    assert MARK not in told
+    assert [name for name, data in written(tmp_path).items() if MARK.encode() in data] == []
+
+
 async def test_a_directory_that_cannot_be_used_is_told_once_and_left(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -265,7 +299,7 @@ async def test_rows_that_a_full_disk_has_not_taken_are_there_when_it_has_room(
             await until(lambda: len(ours()) == 2 and any(small.rglob("*.wandb")))
             with suppress(OSError):
                 (small / "ballast").write_bytes(bytes(24 << 20))
-            place.store.commit(times=50, **{f"a-long-name-of-a-metric/{number}": 0.1 for number in range(20)})
+            place.store.commit(times=50)
             place.store.change(state="finished")
             await until(lambda: "No space left on device" in caplog.text)
             assert not place.ended()

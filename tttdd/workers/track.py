@@ -50,6 +50,7 @@ class Opening(msgspec.Struct, frozen=True, kw_only=True):
 class Track:
     def __init__(self) -> None:
         self._run: Any = None
+        self._next = 0
         self._key: str | None = None
 
     def answer(self, request: wire.Request) -> wire.Reply:
@@ -73,14 +74,16 @@ class Track:
         self._run = wandb.init(config=opening.config, settings=wandb.Settings(**_settings(opening)))
         self._run.define_metric(AXIS)
         self._run.define_metric("*", step_metric=AXIS)
-        return self._run.step
+        self._next = self._run.starting_step
+        return self._next
 
     def tell(self, rows: list[tuple[int, dict[str, float]]], config: dict[str, Any], summary: dict[str, Any]) -> None:
         """Rows in the order of their steps; those that are there already are left out."""
         self._run.config.update(config, allow_val_change=True)
         for step, metrics in rows:
-            if step >= self._run.step:
+            if step >= self._next:
                 self._run.log(metrics, step=step, commit=True)
+                self._next = step + 1
         self._run.summary.update(summary)
         self._run.summary.get(AXIS)  # asks wandb's service, which takes all the rest without an answer
         self._check()

@@ -30,13 +30,18 @@ from tttdd.protocol import Submit
 LONG = "a reason that is far longer than what is left of the line, with a verylongwordthatfitsnowhereatall in it"
 
 
-@pytest.fixture
-def served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Served]:
-    with serving(tmp_path / "tttdd.sock") as served:
-        monkeypatch.setenv("TTTDD_SOCKET", str(served.socket))
+@pytest.fixture(scope="module")
+def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    with serving(tmp_path_factory.mktemp("daemon") / "s") as served:
         for name in ("first", "fourth"):
             served.runner.submit(Submit(task="erdos_min_overlap", name=name))
         yield served
+
+
+@pytest.fixture
+def served(daemon: Served, monkeypatch: pytest.MonkeyPatch) -> Served:
+    monkeypatch.setenv("TTTDD_SOCKET", str(daemon.socket))
+    return daemon
 
 
 def verbs() -> dict[str, Any]:

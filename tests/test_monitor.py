@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 import pytest
 from textual import events
+from textual.geometry import Region
 from textual.pilot import Pilot
 
 from tests import fake_monitor as fake
@@ -271,8 +272,15 @@ async def test_no_text_steers_the_terminal_or_is_taken_for_markup(size: tuple[in
             assert app.is_running
             everything = "".join(segment.text for line in app.screen._compositor.render_strips() for segment in line)
             assert not HARM & set(everything)
-            if key in ("b", "c"):
-                assert "[bold red]" in everything
+            if key == "b":
+                assert "[bold red]" in read(app)
+            if key == "c":
+                asked = app.screen.query_one(".question")
+                words = "".join(strip.text for strip in asked.render_lines(asked.size.region))
+                assert "[bold red]x[/]" in " ".join(words.split()) and "[@click=app.quit]" in words
+            if key in ("b", "enter"):
+                top = "".join(strip.text for strip in app.screen.query_one(".sheet").render_lines(Region(0, 0, 70, 1)))
+                assert "[bold red]x[/]" in top
             if len(app.screen_stack) > 1:
                 await pilot.press("escape")
         app.tell(feed.Lost(HOSTILE))

@@ -26,7 +26,7 @@ from tttctl.monitor.panel import Dashboard, Panel, styles, theme
 from tttctl.monitor.plan import PANELS, plan, roomy
 from tttctl.monitor.queue import window
 from tttctl.monitor.seen import Seen, lost, moved, told
-from tttctl.monitor.text import visible
+from tttctl.monitor.text import one_line, visible
 from tttdd.protocol import Pause, RunInfo, Status, TaskInfo
 
 ROWS_RETRY_SECONDS = 5.0
@@ -174,7 +174,9 @@ class Monitor(App[None]):
 
     def action_cancel(self) -> None:
         if run := self._chosen():
-            question = f"Cancel {run.run}? It ends where it is, at step {run.step} of {run.steps}, and cannot go on."
+            question = (
+                f"Cancel {one_line(run.run)}? It ends where it is, at step {run.step} of {run.steps}, and cannot go on."
+            )
             self.push_screen(Confirm(question, "cancel it", "keep it"), partial(self._cancel, run.run))
 
     def _cancel(self, name: str, sure: bool | None) -> None:

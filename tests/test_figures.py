@@ -70,6 +70,7 @@ def word_boxes(figure: Figure) -> list[tuple[str, Bbox]]:
     axes = [axis for panel in figure.axes for axis in (panel.xaxis, panel.yaxis)]
     ticks = {id(label) for axis in axes for label in axis.get_ticklabels(which="both")}
     texts = [text for text in figure.findobj(Text) if isinstance(text, Text) and id(text) not in ticks]
+    assert not any(text.get_parse_math() for text in texts), "a name with $ would be drawn as mathematics"
     shown = [text for text in texts if text.get_visible() and text.get_text().strip() and not text.get_text().isdigit()]
     return [(text.get_text(), text.get_window_extent(canvas.get_renderer())) for text in shown]
 

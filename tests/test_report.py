@@ -22,6 +22,8 @@ from tttctl.figures import facts
 from tttctl.figures.history import History
 from tttctl.figures.markup import element, page, python, table
 
+BROWSERS_OWN = (".google.com", ".googleapis.com")
+"""What Chromium asks for by itself."""
 HOSTILE = "</code></pre><script>alert(1)</script><img src=http://evil.example/x onerror=alert(1)> &amp; \x1b[31m\u202e"
 
 
@@ -110,18 +112,15 @@ def test_a_browser_without_a_network_draws_the_whole_report(file: Path, tmp_path
     chromium = shutil.which("chromium")
     if chromium is None:
         pytest.skip("no chromium: apt-get install chromium")
-    switches = ["--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-extensions"]
-    switches += ["--host-resolver-rules=MAP * ~NOTFOUND", f"--user-data-dir={tmp_path / 'profile'}", "--enable-logging"]
-    shown = [
-        f"--screenshot={tmp_path / 'seen.png'}",
-        "--window-size=400,1200",
-        "--dump-dom",
-        "--virtual-time-budget=100",
-    ]
+    log = tmp_path / "net.json"
+    switches = ["--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking"]
+    switches += ["--host-resolver-rules=MAP * ~NOTFOUND", f"--user-data-dir={tmp_path / 'profile'}"]
+    shown = [f"--screenshot={tmp_path / 'seen.png'}", "--window-size=400,1200", "--dump-dom", f"--log-net-log={log}"]
     done = subprocess.run(
         [chromium, *switches, *shown, file.as_uri()], capture_output=True, text=True, timeout=60, check=True
     )
-    assert "Content Security Policy" not in done.stderr and "ERR_" not in done.stderr
+    asked = set(re.findall(r'"url":"https?://([^/"]+)', log.read_text()))
+    assert {host for host in asked if not host.endswith(BROWSERS_OWN)} == set()
     dom = Read(done.stdout)
     assert "How to reproduce" in dom.text and "script" not in {tag for tag, _ in dom.elements}
     assert (tmp_path / "seen.png").read_bytes().startswith(b"\x89PNG")

@@ -22,8 +22,6 @@ from tttctl.figures import facts
 from tttctl.figures.history import History
 from tttctl.figures.markup import element, page, python, table
 
-BROWSERS_OWN = (".google.com", ".googleapis.com")
-"""What Chromium asks for by itself."""
 HOSTILE = "</code></pre><script>alert(1)</script><img src=http://evil.example/x onerror=alert(1)> &amp; \x1b[31m\u202e"
 
 
@@ -120,7 +118,8 @@ def test_a_browser_without_a_network_draws_the_whole_report(file: Path, tmp_path
         [chromium, *switches, *shown, file.as_uri()], capture_output=True, text=True, timeout=60, check=True
     )
     asked = set(re.findall(r'"url":"https?://([^/"]+)', log.read_text()))
-    assert {host for host in asked if not host.endswith(BROWSERS_OWN)} == set()
+    assert not [host for host in asked if host in file.read_text()]  # the others are the browser's own business
+    assert "evil.example" in file.read_text()
     dom = Read(done.stdout)
     assert "How to reproduce" in dom.text and "script" not in {tag for tag, _ in dom.elements}
     assert (tmp_path / "seen.png").read_bytes().startswith(b"\x89PNG")

@@ -140,6 +140,8 @@ async def test_the_best_program_scrolls() -> None:
         await pilot.press("b")
         await pilot.pause()
         reader = app.screen.query(Reader).first()
+        wrapped = "".join(line[3:] for line in read(app).splitlines()[:2])
+        assert wrapped.replace(" ", "") == fake.PROGRAM.splitlines()[0].replace(" ", "")
         await pilot.press("end")
         await pilot.pause(0.3)
         assert reader.scroll_offset.y > 0

@@ -41,6 +41,7 @@ class Heard(Message):
 
 
 class Monitor(App[None]):
+    TITLE = "tttctl monitor"
     CSS_PATH = "style.tcss"
     AUTO_FOCUS = ""
     ENABLE_COMMAND_PALETTE = False

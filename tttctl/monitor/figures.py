@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from tttctl.monitor.canvas import Canvas, overlaid
-from tttctl.monitor.text import Line, Span, line, wrapped
+from tttctl.monitor.text import Line, Span, line, sentences
 from tttctl.render import number
 
 MOST_CIRCLES = 20_000
@@ -104,7 +104,7 @@ def drawing(figure: Drawable | str, width: int, height: int) -> list[Line]:
     """The figure, or in words why there is none."""
     match figure:
         case str():
-            return wrapped(figure, width, "dim")
+            return sentences(figure, width, "dim")
         case Circles():
             return _draw_circles(figure, width, height)
         case Curves():

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from tttctl.monitor.divergence import JUMP
 from tttctl.monitor.grid import GLYPHS
 from tttctl.monitor.progress import step_lines
-from tttctl.monitor.text import Line, Span, line, one_line, wrapped
+from tttctl.monitor.text import Line, Span, line, one_line, sentences, wrapped
 from tttctl.render import moment, number
 from tttdd.protocol import Best, CellState, NodeInfo, RunInfo, StepRow, TaskInfo
 
@@ -113,22 +113,15 @@ ALARMS = (
 def help_lines(width: int) -> list[Line]:
     keys = [line((f"{key:<10}", "accent"), what) for key, what in KEYS]
     cells = [line((f"{GLYPHS[state]} ", state), (f"{state:<10}", "dim"), what) for state, what in STATES.items()]
-    alarms = [row for part in ALARMS for row in (*_words(part, width), ())]
+    alarms = [row for part in ALARMS for row in (*sentences(part, width), ())]
     return [
         line(("keys", "title")),
         *keys,
         (),
         line(("the grid: a row for each group, a tile for each rollout", "title")),
         *cells,
-        *_words(COARSE, width),
+        *sentences(COARSE, width),
         (),
         line(("what is alarming", "title")),
         *alarms,
     ]
-
-
-def _words(text: str, width: int) -> list[Line]:
-    """Our own text, broken at words."""
-    import textwrap
-
-    return [line(row) for row in textwrap.wrap(text, max(8, width))]

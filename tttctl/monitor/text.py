@@ -7,6 +7,7 @@ could steer a terminal, or is not where it seems to be, is shown as its escape.
 from __future__ import annotations
 
 import re
+import textwrap
 import unicodedata
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
@@ -90,6 +91,12 @@ def joined(parts: Iterable[Line], between: str = "  ") -> Line:
     for part in parts:
         spans += [Span(between), *part] if spans else part
     return tuple(spans)
+
+
+def sentences(text: str, width: int, role: str = "text") -> list[Line]:
+    """Prose, broken between words where it can be."""
+    rows = textwrap.wrap(one_line(text), max(1, width))
+    return [part for row in rows for part in wrapped(row, width, role)]
 
 
 def wrapped(text: str, width: int, role: str = "text") -> list[Line]:

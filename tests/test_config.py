@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -97,6 +98,16 @@ def test_a_mistake_is_told_with_its_place(tmp_path: Path, text: str, message: st
 def test_a_secret_in_the_file_is_not_repeated(tmp_path: Path) -> None:
     for line in ('api_key = "hunter2"', 'entity = 7\napi_key = "hunter2"', 'WANDB_TOKEN = "hunter2"'):
         assert "hunter2" not in refusal(tmp_path, f"{MODEL}[tracking.wandb]\n{line}\n")
+
+
+@pytest.mark.parametrize("name", ["tttdd.toml", "tttdd.cpu.toml"])
+def test_what_the_shipped_configurations_suggest_loads(name: str, tmp_path: Path) -> None:
+    program = tmp_path / "tell-me"
+    program.touch(mode=0o700)
+    text = re.sub(r"^# (\[|\w+ = )", r"\1", config.shipped(name).read_text(), flags=re.MULTILINE)
+    (tmp_path / name).write_text(text.replace("/usr/local/bin/tell-me", str(program)))
+    suggested = config.load(tmp_path / name)
+    assert suggested.tracking.wandb.enabled and suggested.notify.command == (str(program),)
 
 
 def test_tracking_is_off_and_no_command_is_run_by_default() -> None:

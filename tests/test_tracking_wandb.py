@@ -27,10 +27,10 @@ from wandb.proto import wandb_internal_pb2
 
 from tests.processes import alive, words
 from tests.test_tracking import FakeStore
-from tttdd import __version__, tracking
+from tttdd import __version__, daemon, tracking
 from tttdd.adapters import tracking_wandb
 from tttdd.adapters.tracking_wandb import NoKey, WandbTracking, api_key
-from tttdd.config import Wandb
+from tttdd.config import Config, Model, Tracking, Wandb
 from tttdd.protocol import Best
 from tttdd.tracking import Tracker
 
@@ -322,3 +322,13 @@ async def test_a_key_is_taken_from_the_environment_or_the_credentials(
     assert api_key() is None
     (tmp_path / tracking_wandb.CREDENTIAL).write_text("key\n")
     assert api_key() == "key"
+
+
+async def test_without_a_key_the_daemon_says_so_and_goes_on(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.delenv("WANDB_API_KEY")
+    config = Config(model=Model(path="m"), tracking=Tracking(wandb=Wandb(enabled=True)))
+    nobody: Any = None
+    assert [*daemon._followers(config, nobody, nobody, nobody, Path())] == []
+    assert 'tracking.wandb: mode = "online" needs an API key: set WANDB_API_KEY' in caplog.text

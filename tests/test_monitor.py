@@ -72,7 +72,7 @@ def shown(app: Monitor, panel: str = "") -> str:
 def read(app: Monitor) -> str:
     """What the dialog on top says."""
     return "\n".join(
-        "".join(segment.text for segment in reader.render_line(y)).rstrip()
+        reader.render_line(y).crop(0, reader.scrollable_content_region.width).text.rstrip()
         for reader in app.screen.query(Reader)
         for y in range(reader.size.height)
     )
@@ -268,7 +268,7 @@ async def test_no_text_steers_the_terminal_or_is_taken_for_markup(size: tuple[in
     node = fake.node(program=HOSTILE, output=HOSTILE, certificate={HOSTILE: HOSTILE})
     name = run_path(NAME, "/best")
     async with screen(status, size, {name: node, "/v1/tasks": [fake.task(HOSTILE)]}) as (app, pilot, _):
-        for key in ("b", "enter", "c", "t", "question_mark", "p"):
+        for key in ("b", "enter", "c", "t", "p"):
             await pilot.press(key)
             await pilot.pause()
             assert app.is_running

@@ -80,7 +80,7 @@ KEYS = (
     ("enter", "the chosen run's details; a click on it does, too"),
     ("b", "its best program, with a figure where the task has one"),
     ("t", "the tasks"),
-    ("/", "filter the queue by name, task, state or reason; esc ends it"),
+    ("/", "filter the queue by words; esc ends it, and follows the work"),
     ("d", "dark or light"),
     ("?", "this help"),
     ("q", "quit; the daemon works on"),

@@ -23,19 +23,17 @@ from tttdd import gpus, notify, sglang_version
 from tttdd.adapters.catalog import JudgeCatalog
 from tttdd.adapters.judge_pool import JudgePool
 from tttdd.adapters.store import SqliteStore
-from tttdd.adapters.tracking_wandb import NoKey, WandbTracking
 from tttdd.adapters.workshop import LocalWorkshop
 from tttdd.announce import Announcer
 from tttdd.api import app, server
 from tttdd.api.logs import RecentLog
 from tttdd.board import Board, BoardLog
-from tttdd.config import Config, place
+from tttdd.config import Config, Wandb, place
 from tttdd.durable import make_folder
 from tttdd.ports import StoreError
 from tttdd.protocol import GpuInfo, JudgesInfo
 from tttdd.room import NO_ROOM, DiskRoom
 from tttdd.runner import Runner
-from tttdd.tracking import Tracker
 
 GAUGE_SECONDS = 2.0
 
@@ -118,11 +116,20 @@ def _followers(
     if config.notify.command:
         yield Announcer(config.notify, store, board, state_dir, runner.run).announce
     if config.tracking.wandb.enabled:
-        try:
-            opens = WandbTracking(config.tracking.wandb).open
-            yield Tracker(store, board, state_dir, opens, adapters=config.tracking.wandb.upload_checkpoints).track
-        except (NoKey, OSError) as error:
-            _log.error("%s", error)
+        yield from _trackers(config.tracking.wandb, store, board, state_dir)
+
+
+def _trackers(
+    settings: Wandb, store: SqliteStore, board: Board, state_dir: Path
+) -> Iterator[Callable[[], Coroutine[Any, Any, None]]]:
+    # What most daemons do without costs a start some hundredths of a second.
+    from tttdd.adapters.tracking_wandb import NoKey, WandbTracking
+    from tttdd.tracking import Tracker
+
+    try:
+        yield Tracker(store, board, state_dir, WandbTracking(settings).open, adapters=settings.upload_checkpoints).track
+    except (NoKey, OSError) as error:
+        _log.error("%s", error)
 
 
 async def gauge(board: Board) -> None:

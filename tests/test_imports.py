@@ -43,7 +43,6 @@ def test_the_import_contracts_hold() -> None:
                 "rich",
                 "shtab",
                 "textual",
-                "textual_plotext",
             },
         ),
         ("judges", {"judges", "numpy", "scipy", "msgspec"}),

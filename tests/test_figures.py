@@ -56,6 +56,9 @@ def test_no_word_of_a_figure_is_clipped_or_covers_another(name: str) -> None:
         figure = DRAWN[name]()
         boxes = word_boxes(figure)
     page = figure.bbox.padded(1)
+    for axes in figure.axes:
+        if legend := axes.get_legend():
+            assert legend.get_window_extent().x1 <= axes.bbox.x1 + 1, f"the legend of {axes.get_title()!r} is too wide"
     for word, box in boxes:
         assert page.containsx(box.x0) and page.containsx(box.x1), (word, box, page)
         assert page.containsy(box.y0) and page.containsy(box.y1), (word, box, page)
@@ -140,7 +143,20 @@ def test_a_divergence_below_0_is_marked_and_one_of_0_is_left_out() -> None:
         (axes,) = curves.single("divergence", History(TRAINED.run, rows)).axes
     curve, below = axes.lines[:2]
     assert (np.asarray(curve.get_xdata()).tolist(), np.asarray(curve.get_ydata()).tolist()) == ([2, 3], [2e-6, 1e-3])
-    assert (below.get_label(), np.asarray(below.get_xdata()).tolist()) == ("below 0", [2])
+    assert (below.get_markerfacecolor(), np.asarray(below.get_xdata()).tolist()) == (style.PAPER, [2])
+    assert axes.get_ylabel().endswith("hollow: below 0")
+
+
+@pytest.mark.parametrize(("values", "labelled"), [([2e-4, 5e-4], ["0.0003", "0.0004"]), ([1e-5, 1e-2], ["0.001"])])
+def test_a_log_axis_has_numbers_also_within_one_decade(values: list[float], labelled: list[str]) -> None:
+    rows = [msgspec.structs.replace(row, proof=None, metrics={}) for row in TRAINED.rows[:2]]
+    for row, value in zip(rows, values, strict=True):
+        row.metrics["train/kl_base"] = value
+    with style.styled():
+        figure = curves.single("divergence", History(TRAINED.run, rows))
+        FigureCanvasAgg(figure).draw()
+    shown = [label.get_text() for label in figure.axes[0].yaxis.get_ticklabels(which="both")]
+    assert set(labelled) <= set(shown)
 
 
 def test_every_figure_that_can_be_asked_for_is_there() -> None:

@@ -25,6 +25,8 @@ from tttctl.figures.history import FROZEN, History, Series
 
 PHASES = ("sample", "judge_wait", "train", "publish", "prove", "retire")
 WORDS = {"judge_wait": "judge", "retire": "unload"}
+SEPARATED = 60
+"""Steps up to which a line is left between their columns."""
 SMALL = 0.01
 """Phases that never take more than this share of a step are shown as one."""
 
@@ -87,14 +89,14 @@ def divergence(axes: Axes, history: History) -> None:
     if not any(series and any(series.values) for series in found.values()):
         style.absent(axes, _nothing(history, "no divergence was measured"))
         return
-    axes.set_yscale("log")
-    style.plain_log_ticks(axes)
     for index, (label, series) in enumerate(found.items()):
         _magnitudes(axes, series, label, style.look(index))
     limits = history.proofs("limit")
     if limits:
-        axes.plot(limits.steps, limits.values, color=style.INK, linestyle=(0, (1, 1.6)), label="the proof's limit")
-    style.upward(axes, "KL in nats, log scale")
+        axes.plot(limits.steps, limits.values, color=style.INK, linestyle=(0, (1, 1.6)), label="proof's limit")
+    style.log_scale(axes)
+    below = any(value < 0 for series in found.values() for value in series.values)
+    style.upward(axes, "KL in nats" + (", hollow: below 0" if below else ""))
     _finish(axes, history)
 
 
@@ -134,7 +136,9 @@ def time(axes: Axes, history: History) -> None:
     for index, (phase, seconds) in enumerate(layers.items()):
         above = [a + b for a, b in zip(below, seconds, strict=True)]
         looks = style.look(index)
-        stack = partial(axes.stairs, above, edges, baseline=below, fill=True, linewidth=0.5)
+        stack = partial(
+            axes.stairs, above, edges, baseline=below, fill=True, linewidth=0.5 if len(history.rows) < SEPARATED else 0
+        )
         stack(facecolor=looks.color, edgecolor=style.PAPER, hatch=looks.hatch, label=WORDS.get(phase, phase))
         below = above
     axes.set_ylim(0, None)
@@ -176,7 +180,7 @@ def _magnitudes(axes: Axes, series: Series, label: str, looks: style.Look) -> No
             "markersize": 5.5,
         }
         xs, ys = zip(*below, strict=True)
-        axes.plot(xs, ys, marker=looks.marker, **hollow, label="below 0")
+        axes.plot(xs, ys, marker=looks.marker, markevery=-(-len(xs) // style.MARKS), **hollow)
 
 
 def _phases(history: History) -> dict[str, list[float]]:

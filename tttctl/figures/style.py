@@ -32,6 +32,8 @@ INK, SOFT, LINE, PAPER = "#1c1c1c", "#5c5c5c", "#dddddd", "#ffffff"
 MARKS = 14
 """Markers on one curve, however many points it has."""
 LINE_CHARACTERS = 160
+ROW_CHARACTERS = 40
+"""Of a legend, above which its lines are drawn shorter."""
 
 LOOK: dict[str, Any] = {
     "axes.axisbelow": True,
@@ -170,10 +172,10 @@ def _room(axes: Axes) -> tuple[float, float]:
 def legend(axes: Axes) -> None:
     """Above the panel in one row, where it hides no curve."""
     handles, labels = axes.get_legend_handles_labels()
-    narrow = {"handlelength": 1.3, "columnspacing": 0.9, "handletextpad": 0.5} if len(labels) > 3 else {}
-    shown = axes.legend(
-        handles, labels, loc="lower left", bbox_to_anchor=(0, 1.03), ncols=max(1, len(labels)), **narrow
-    )
+    place: dict[str, Any] = {"loc": "lower left", "bbox_to_anchor": (0, 1.03), "ncols": max(1, len(labels))}
+    if sum(map(len, labels)) > ROW_CHARACTERS or len(labels) > 3:
+        place |= {"handlelength": 1.4, "columnspacing": 0.9, "handletextpad": 0.5}
+    shown = axes.legend(handles, labels, **place)
     shown.set_in_layout(False)  # the panels' widths do not follow from their words
 
 
@@ -202,10 +204,12 @@ def steps_axis(axes: Axes, last: int, name: str = "step") -> None:
     axes.set_xlabel(name)
 
 
-def plain_log_ticks(axes: Axes) -> None:
-    """matplotlib writes powers as mathematics, which is not interpreted here."""
+def log_scale(axes: Axes) -> None:
+    """Of what is drawn already.  matplotlib writes powers as mathematics, which is not interpreted here."""
+    axes.set_yscale("log")
+    low, high = axes.get_ylim()
     axes.yaxis.set_major_formatter("{x:g}")
-    axes.yaxis.set_minor_formatter("")
+    axes.yaxis.set_minor_formatter("{x:g}" if high < 10 * low else "")
 
 
 def absent(axes: Axes, why: str) -> None:

@@ -15,7 +15,7 @@ import subprocess
 import time
 from base64 import b64decode
 from collections.abc import AsyncGenerator, Callable, Iterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -141,14 +141,14 @@ class Place:
         self.settings = Wandb(**(about | settings))
 
     @asynccontextmanager
-    async def tracking(self) -> AsyncGenerator[None]:
+    async def tracking(self) -> AsyncGenerator[Place]:
         opens = WandbTracking(self.settings).open
         adapters = self.settings.upload_checkpoints
         tracker = Tracker(self.store, self.store, self.state_dir, opens, adapters=adapters)
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(tracker.track)
             await anyio.sleep(0.01)
-            yield
+            yield self
             tasks.cancel_scope.cancel()
 
     def ended(self) -> bool:
@@ -284,15 +284,22 @@ async def test_a_directory_that_cannot_be_used_is_told_once_and_left(
     assert said.startswith("tracking: W&B: open: NotADirectoryError: ") and f"{tmp_path}/file" in said
 
 
+@contextmanager
+def mounted(small: Path) -> Iterator[Path]:
+    small.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=24m", "tttdd", small], check=True)
+    try:
+        yield small
+    finally:
+        subprocess.run(["umount", small], check=True)
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount a small disk")
 async def test_rows_that_a_full_disk_has_not_taken_are_there_when_it_has_room(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tracking, "BACKOFF_SECONDS", 0.5)
-    small = tmp_path / "small"
-    small.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=24m", "tttdd", small], check=True)
-    try:
+    with mounted(tmp_path / "small") as small:
         place = Place(tmp_path, directory=str(small))
         async with place.tracking():
             place.store.submit()
@@ -306,8 +313,19 @@ async def test_rows_that_a_full_disk_has_not_taken_are_there_when_it_has_room(
             (small / "ballast").unlink()
             await until(place.ended)
         assert Log(small / "r").steps == list(range(50))
-    finally:
-        subprocess.run(["umount", small], check=True)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount a small disk")
+async def test_nothing_is_written_elsewhere_where_the_directory_is_read_only(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with mounted(tmp_path / "small") as small:
+        (small / "r/wandb").mkdir(parents=True)
+        subprocess.run(["mount", "-o", "remount,ro", small], check=True)
+        async with Place(tmp_path, directory=str(small)).tracking() as place:
+            place.store.submit()
+            await until(lambda: bool(caplog.messages))
+    assert f"W&B: open: PermissionError: [Errno 13] Permission denied: '{small}/r/wandb'" in caplog.text
 
 
 async def test_a_key_is_taken_from_the_environment_or_the_credentials(

@@ -65,8 +65,11 @@ class Track:
         opening = msgspec.convert(params, Opening)
         self._key = opening.api_key
         folder = Path(opening.root) / "wandb"
-        folder.mkdir(parents=True, exist_ok=True)  # where it cannot, wandb would write somewhere else
+        folder.mkdir(parents=True, exist_ok=True)
+        if not os.access(folder, os.W_OK | os.X_OK):  # wandb would write somewhere else
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(folder))
         _forget(folder, opening.id)
+        _check_room(folder)
         os.environ.update({f"WANDB_{name}_DIR": str(folder / OWN) for name in ("CACHE", "CONFIG", "DATA")})
         os.environ["WANDB_ERROR_REPORTING"] = "false"
         import wandb
@@ -107,11 +110,10 @@ class Track:
 
     def _check(self) -> None:
         """Raises OSError where wandb may not have been able to write what it took."""
-        settings = self._run.settings
-        if shutil.disk_usage(settings.wandb_dir).free < ROOM:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), settings.wandb_dir)
-        if b"failed to save record" in Path(settings.log_internal).read_bytes():
-            raise OSError(errno.EIO, "wandb could not write; its log says why", settings.log_internal)
+        log = Path(self._run.settings.log_internal)
+        _check_room(log.parent)
+        if b"failed to save record" in log.read_bytes():
+            raise OSError(errno.EIO, "wandb could not write; its log says why", str(log))
 
     def _without_key(self, text: str) -> str:
         return text.replace(self._key, "(the API key)") if self._key else text
@@ -142,6 +144,11 @@ def _settings(opening: Opening) -> dict[str, Any]:
 
 def _go_on() -> None:
     """A stop asked for in W&B's pages is none of the daemon's: `tttctl cancel` is."""
+
+
+def _check_room(folder: Path) -> None:
+    if shutil.disk_usage(folder).free < ROOM:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(folder))
 
 
 def _forget(folder: Path, id: str) -> None:

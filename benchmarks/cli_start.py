@@ -3,7 +3,7 @@
     the daemon's API on its socket, with little behind it -> each command REPEATS times, in turns -> median
 
 In turns, so that whatever else the machine does falls on all of them alike; the processor time tells how much that was.
---patience waits for a machine that does nothing else.
+--patience waits for a machine that does nothing else; `chrt -r 1 taskset -c 1` before the command makes one of a core.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ READING = (
     "logs first",
     "config show",
     "config schema",
-    "completion bash",
+    "status first",
 )
-OTHERS = ("--help", "submit erdos_min_overlap", "pause first")
+OTHERS = ("completion bash", "--help", "submit erdos_min_overlap", "pause first")
 
 
 class Run(NamedTuple):
@@ -77,6 +77,8 @@ def main() -> None:
         "date": datetime.now(UTC).date().isoformat(),
         "machine": f"{_processor()}, Python {platform.python_version()}",
         "load_before": load,
+        "real_time": os.sched_getscheduler(0) == os.SCHED_RR,
+        "cores_used": len(os.sched_getaffinity(0)),
         "repeats": REPEATS,
         "python": dict(zip(BARE, (bare, isolated), strict=True)),
         "verbs": told,
@@ -143,7 +145,7 @@ def _processor() -> str:
     """In words, without what names one machine."""
     lines = Path("/proc/cpuinfo").read_text().splitlines()
     model = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "")
-    return f"{len(os.sched_getaffinity(0))} cores {platform.machine()}, {model}"
+    return f"{os.cpu_count()} cores {platform.machine()}, {model}"
 
 
 if __name__ == "__main__":

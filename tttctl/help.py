@@ -35,6 +35,7 @@ EXAMPLES = {
     "config": ("tttctl config check --file /etc/tttdd/tttdd.toml", "tttctl config schema > tttdd.schema.json"),
     "completion": (
         "source <(tttctl completion bash)",
+        "tttctl completion bash > ~/.local/share/bash-completion/completions/tttctl",
         "tttctl completion zsh > ~/.zfunc/_tttctl",
         "tttctl completion tcsh > ~/.tttctl.tcsh",
     ),

@@ -10,6 +10,7 @@ from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
 
+import anyio
 import pytest
 
 from tests.fakes import FakeNvml
@@ -92,3 +93,11 @@ def test_a_disk_that_is_full_at_the_start_may_have_room_at_another(tmp_path: Pat
         assert (done.returncode, "No space left on device" in done.stderr) == (1, True), done.stderr
     finally:
         subprocess.run(["umount", small], check=True)
+
+
+def test_a_mistake_of_a_follower_ends_the_follower_alone(caplog: pytest.LogCaptureFixture) -> None:
+    async def mistaken() -> None:
+        raise ZeroDivisionError("a mistake")
+
+    anyio.run(daemon.apart, mistaken)
+    assert "no run is touched" in caplog.text and "a mistake" in caplog.text

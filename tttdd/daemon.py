@@ -105,7 +105,7 @@ async def _serve(config: Config, path: Path, state_dir: Path, sock: socket.socke
             tasks.start_soon(runner.await_room)
             tasks.start_soon(gauge, board)
             for follower in _followers(config, store, board, runner, state_dir):
-                tasks.start_soon(follower)
+                tasks.start_soon(apart, follower)
             await server.serve(sock, app.build(runner, board, group=config.daemon.group, recent=recent), ready=_ready)
 
 
@@ -130,6 +130,14 @@ def _trackers(
         yield Tracker(store, board, state_dir, WandbTracking(settings).open, adapters=settings.upload_checkpoints).track
     except (NoKey, OSError) as error:
         _log.error("%s", error)
+
+
+async def apart(follower: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    """Who only tells of the runs must not end them: not even by a mistake of ours."""
+    try:
+        await follower()
+    except Exception:  # noqa: BLE001
+        _log.exception("%s has failed, and tells no more until the next start; no run is touched", follower)
 
 
 async def gauge(board: Board) -> None:

@@ -89,8 +89,9 @@ def moment(unix: float) -> str:
 
 def coloured(text: str, code: str) -> str:
     """`text` in a colour, on a terminal that may have any (https://no-color.org)."""
-    plain = not (code and text) or not sys.stdout.isatty() or os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
-    return text if plain else f"\x1b[{code}m{text}\x1b[0m"
+    if not (code and text and sys.stdout.isatty()) or os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb":
+        return text
+    return f"\x1b[{code}m{text}\x1b[0m"
 
 
 def _flat(cell: str) -> str:

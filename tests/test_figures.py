@@ -39,7 +39,6 @@ def two_groups() -> Figure:
 
 DRAWN: dict[str, Callable[[], Figure]] = {
     "trained": lambda: curves.whole(TRAINED),
-    "searched": lambda: curves.whole(SEARCHED),
     "one step, hostile": lambda: curves.whole(ONE_STEP),
     "one panel": lambda: curves.single("time", TRAINED),
     "lineage": lambda: ancestors.whole(TRAINED, lineage()),

@@ -18,7 +18,7 @@ from fake_daemon import Served, serving
 from figure_data import RunsToDraw, frozen, lineage, measured, run_of
 
 from tttctl.__main__ import run as tttctl
-from tttctl.figures import facts
+from tttctl.figures import curves, facts
 from tttctl.figures.history import History
 from tttctl.figures.markup import element, page, python, table
 
@@ -129,6 +129,7 @@ def test_a_best_that_is_rejected_when_judged_again_is_told_in_the_report_and_by_
     runs: Served, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(runs.runner, "verified_valid", False)
+    monkeypatch.setattr(curves, "PANELS", {})  # drawn once in this file is enough
     monkeypatch.setattr(runs.runner, "kept", None)  # and what it returned is not kept: the report does without
     path = tmp_path / "a.html"
     assert tttctl(["--socket", str(runs.socket), "report", "first", "-o", str(path), "--verify", "--json"]) == 1

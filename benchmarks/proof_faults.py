@@ -27,7 +27,7 @@ from hardware import described
 
 sys.path.append(sys.path.pop(0))  # benchmarks/judges.py must not hide the package
 
-from tttdd import config, gpus, memory, step
+from tttdd import config, gpus, memory
 from tttdd.adapters.catalog import JudgeCatalog
 from tttdd.adapters.sglang import Generated, SglangEngine
 from tttdd.adapters.sglang_server import Server

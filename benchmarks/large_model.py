@@ -162,7 +162,7 @@ async def measure(options: argparse.Namespace, settings: Config, watcher: Watche
     result["plan"] = planned.lines()
     draw = random.Random(0)
     prompts = [[draw.randrange(1000, 150000) for _ in range(options.prompt)] for _ in range(options.groups)]
-    plan: Any = argparse.Namespace(name="large", groups=options.groups, rollouts=options.rollouts, seed=0)
+    plan: Any = argparse.Namespace(name="large", trains=True, groups=options.groups, rollouts=options.rollouts, seed=0)
     with tempfile.TemporaryDirectory() as state:
         workshop: Any = LocalWorkshop(settings, None, Path(state))  # pyright: ignore[reportArgumentType]
         started = time.monotonic()
@@ -215,6 +215,7 @@ async def step(
     await anyio.sleep(1)
     result["memory_rested_gib"] = watcher.take_peaks()
     target = world.folder.release(1)
+    assert world.trainer
     report = await world.trainer.train(Release(0), path, target)
     result |= {"train": msgspec.structs.asdict(report), "memory_training_gib": watcher.take_peaks()}
     await anyio.sleep(1)

@@ -232,6 +232,6 @@ def test_closing_ends_what_runs(docker_engine: Any) -> None:
     until(lambda: not containers(docker_engine))
 
 
-def test_the_readme_names_the_image_that_is_looked_for() -> None:
-    readme = Path(__file__).parent.parent / "README.md"
-    assert f"docker build -t {DEFAULT_IMAGE} judges\n" in readme.read_text()
+def test_the_docs_name_the_image_that_is_looked_for() -> None:
+    page = Path(__file__).parent.parent / "docs/judges.md"
+    assert f"docker build -t {DEFAULT_IMAGE} judges\n" in page.read_text()

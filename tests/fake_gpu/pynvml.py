@@ -2,6 +2,11 @@
 
 from types import SimpleNamespace
 
+NVML_ERROR_LIBRARY_NOT_FOUND = 12
+NVML_ERROR_DRIVER_NOT_LOADED = 9
+NVML_ERROR_LIB_RM_VERSION_MISMATCH = 18
+NVML_ERROR_NO_PERMISSION = 4
+
 
 class NVMLError(Exception):
     pass

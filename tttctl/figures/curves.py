@@ -93,7 +93,7 @@ def divergence(axes: Axes, history: History) -> None:
         _magnitudes(axes, series, label, style.look(index))
     limits = history.proofs("limit")
     if limits:
-        axes.plot(limits.steps, limits.values, color=style.INK, linestyle=(0, (1, 1.6)), label="proof's limit")
+        axes.plot(limits.steps, limits.values, color=style.INK, linestyle=(0, (1, 1.6)), label="limit of the latter")
     style.log_scale(axes)
     below = any(value < 0 for series in found.values() for value in series.values)
     style.upward(axes, "KL in nats" + (", hollow: below 0" if below else ""))

@@ -20,9 +20,9 @@ from torch.nn.functional import linear
 
 from tttdd.workers.architecture import Architecture
 from tttdd.workers.model import LanguageModel
-from tttdd.workers.parallel import Group, without_compiling
+from tttdd.workers.parallel import Group, sparingly
 
-with without_compiling():
+with sparingly():
     from megatron.core.tensor_parallel import (
         copy_to_tensor_model_parallel_region,
         reduce_from_tensor_model_parallel_region,

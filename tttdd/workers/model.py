@@ -23,9 +23,9 @@ from tttdd.workers.architecture import Architecture, read_architecture, refuse_s
 from tttdd.workers.attention import PackedAttention, Spans
 from tttdd.workers.loss import chunked_logprobs
 from tttdd.workers.packing import Block, Layout
-from tttdd.workers.parallel import Parallel, without_compiling
+from tttdd.workers.parallel import Parallel, sparingly
 
-with without_compiling():
+with sparingly():
     from megatron.core.models.gpt import GPTModel
     from megatron.core.models.gpt.gpt_layer_specs import get_gpt_layer_local_spec
     from megatron.core.transformer import TransformerConfig

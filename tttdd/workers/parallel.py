@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import sys
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -24,21 +25,23 @@ from tttdd.workers.device import take
 
 
 @contextmanager
-def without_compiling() -> Iterator[None]:
-    """For the import of megatron: it compiles fusions that we turn off, which would load inductor, and warns of
-    CUDA extensions that nobody here has a use for.
+def sparingly() -> Iterator[None]:
+    """For the import of megatron: it compiles fusions that we turn off, which would load inductor, warns of CUDA
+    extensions that nobody here has a use for, and imports wandb, which leaves folders in the temporary directory.
     """
-    compiler = torch.compile
-    torch.compile = lambda model=None, **_: model
+    compiler, torch.compile = torch.compile, lambda model=None, **_: model
+    absent = sys.modules.setdefault("wandb", None)  # pyright: ignore[reportArgumentType]  None: cannot be imported
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             yield
     finally:
         torch.compile = compiler
+        if absent is None:
+            del sys.modules["wandb"]
 
 
-with without_compiling():
+with sparingly():
     from megatron.core import parallel_state
 
 Kind = TypeVar("Kind")

@@ -226,7 +226,7 @@ def logged(boot: dict[str, str]) -> list[tuple[int, str]]:
 def test_the_journal_tells_each_phase_of_a_run(boot: dict[str, str]) -> None:
     phases = [message.split(": ")[-1] for priority, message in logged(boot) if "tttdd.step: " in message]
     assert phases == ["publish", "prove", "sample", "train", "publish", "prove", "commit"]
-    assert (6, "tttdd.step: step 0, release 0: sample") in logged(boot)
+    assert (6, "tttdd.step: step 1, release 0: sample") in logged(boot)
     assert (6, "tttdd.runner: run r: finished") in logged(boot)
 
 

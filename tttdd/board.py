@@ -107,7 +107,7 @@ class Board:
             self._seconds[self._phase] = self._seconds.get(self._phase, 0.0) + now - self._entered
         self._phase, self._since, self._entered = phase, time.time(), now
         self._preparing, self._progress = "", None
-        logging.getLogger("tttdd.step").info("step %d, release %d: %s", step, release, phase)
+        logging.getLogger("tttdd.step").info("step %d, release %d: %s", step + 1, release, phase)
         self.touch()
 
     def progress(self, share: float) -> None:

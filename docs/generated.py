@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 
 from tttctl.parser import parser
+from tttctl.verbs.schema import descriptions
 from tttdd import __version__
 from tttdd.api.app import routes
 from tttdd.api.openapi import describe
@@ -43,13 +44,14 @@ def configuration() -> str:
 
 
 def _table(name: str, kind: Any) -> Iterator[str]:
-    yield f"## [{name}]\n\n| key | type | default |\n| --- | --- | --- |"
+    yield f"## [{name}]\n\n| key | type | default | |\n| --- | --- | --- | --- |"
+    words = descriptions().get(kind.__name__, {})
     inner: list[tuple[str, Any]] = []
     for field in msgspec.structs.fields(kind):
         if isinstance(field.type, type) and issubclass(field.type, msgspec.Struct):
             inner.append((f"{name}.{field.name}", field.type))
         else:
-            yield f"| `{field.name}` | {_kind(field.type)} | {_default(field)} |"
+            yield f"| `{field.name}` | {_kind(field.type)} | {_default(field)} | {words.get(field.name, '')} |"
     yield ""
     for table in inner:
         yield from _table(*table)

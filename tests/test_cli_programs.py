@@ -180,3 +180,10 @@ def test_an_export_never_mixes_with_what_is_there(
     assert tttctl(["export", "first", str(tmp_path / "file")]) == 2
     assert tttctl(["export", "first", str(tmp_path / "file/below")]) == 2
     assert json.loads(out(capsys, "export", "first", str(tmp_path / "more"), "--json"))["run"] == "first"
+
+
+def test_a_file_given_to_verify_without_its_task_is_told_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "mine.py"
+    file.touch()
+    assert tttctl(["verify", str(file)]) == 2
+    assert f"tttctl verify --task TASK {file}" in capsys.readouterr().err

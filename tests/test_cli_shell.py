@@ -225,6 +225,12 @@ def test_the_schema_refuses_what_the_daemon_refuses(schema: dict[str, Any], text
         jsonschema_rs.validate(schema, tomllib.loads(text))
 
 
+def test_every_setting_is_described(schema: dict[str, Any]) -> None:
+    tables = [(name, table) for name, table in schema["$defs"].items() if name not in ("Config", "Tracking")]
+    fields = [(name, key, field) for name, table in tables for key, field in table["properties"].items()]
+    assert len(fields) > 50 and [(name, key) for name, key, field in fields if "description" not in field] == []
+
+
 def test_the_schema_has_the_words_of_the_source(schema: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
     described = schema["$defs"]["Trainer"]["properties"]["lr"]
     assert described["description"] == "0 freezes the model: the whole loop runs and every release equals the base."

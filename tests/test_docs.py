@@ -40,6 +40,7 @@ NEEDS_A_GPU = "needs a GPU"
 ELSEWHERE = {
     "pip install -e '.[cpu,test]' && pytest": ".ci/run does it, and so runs this",
     "pip install -e '.[cpu]' && tttctl demo erdos_min_overlap": "installs; the same demo is typed with fewer steps",
+    "pip install -e '.[cpu]'": ".ci/run does it",
     ".ci/run": "runs this",
     "docker build -t tttdd-judge:0.1.0 judges": ".ci/docker/engine.sh does it",
     "pip install '.[gpu]'": NEEDS_A_GPU,

@@ -39,7 +39,7 @@ EXAMPLES = {
         "tttctl completion zsh > ~/.zfunc/_tttctl",
         "tttctl completion tcsh > ~/.tttctl.tcsh",
     ),
-    "demo": ("tttctl demo erdos_min_overlap --steps 4", "tttctl demo ~/tasks/mine --keep ~/first-run"),
+    "demo": ("tttctl demo erdos_min_overlap --steps 4", "tttctl demo ~/tasks/mine --state-dir ~/first-run"),
 }
 
 

@@ -10,6 +10,7 @@ from tttdd import __version__
 
 ABOUT = "Talk to the tttdd daemon, which trains a language model on one hard problem while it searches for a solution."
 MORE = "tttctl VERB --help says more; every verb takes --json"
+SEED = "of the sampling: another seed is another run of the same experiment (default: 0)"
 NAMES = "nothing but the names, a line each"
 NODE = "a node's number, best, or starter"
 
@@ -42,7 +43,7 @@ def _run_verbs(verbs: Verbs) -> None:
     }
     for name, what in sizes.items():
         submit.add_argument(name, type=int, metavar="N", help=f"{what} (default: the daemon's configuration)")
-    submit.add_argument("--seed", type=int, default=0, metavar="S")
+    submit.add_argument("--seed", type=int, default=0, metavar="S", help=SEED)
     submit.add_argument("--name", help="name of the run (default: the task's name and a number)")
     submit.add_argument(
         "--priority",
@@ -145,7 +146,7 @@ def _other_verbs(verbs: Verbs) -> None:
     demo = _verb(verbs, "demo", "demo", "the whole loop on this machine, in a private daemon")
     demo.add_argument("task", nargs="?", default="erdos_min_overlap", help="a task's name, or its folder")
     demo.add_argument("--steps", type=int, metavar="N", help="training steps (default: the shipped configuration's)")
-    demo.add_argument("--seed", type=int, default=0, metavar="S")
+    demo.add_argument("--seed", type=int, default=0, metavar="S", help=SEED)
     demo.add_argument("--state-dir", "--keep", metavar="DIR", help="where all is kept (default: a new directory)")
 
 

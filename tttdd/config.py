@@ -17,7 +17,7 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
-from tttdd.config_rules import LORA_TARGETS, command_faults, device_fields, faults
+from tttdd.config_rules import LORA_TARGETS, NO_SECRETS, SECRET, command_faults, device_fields, faults
 
 __all__ = [
     "LORA_TARGETS",
@@ -35,12 +35,6 @@ Positive = Annotated[int, Meta(ge=1)]
 Fraction = Annotated[float, Meta(gt=0, le=1)]
 Beta = Annotated[float, Meta(ge=0, lt=1)]
 
-SECRET = re.compile("key|token|secret|password", re.IGNORECASE)
-NO_SECRETS = (
-    "secrets are no part of this file: set WANDB_API_KEY in the daemon's environment, or the systemd credential "
-    "wandb_api_key (LoadCredential=)"
-)
-
 
 class ConfigError(ValueError):
     """The configuration cannot be used.  The message names the file, the line, the field and what to do."""
@@ -52,7 +46,9 @@ class Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
 
 class Daemon(Table, frozen=True):
     socket: str = "/run/tttdd/tttdd.sock"
+    """Path of the Unix socket that the API listens on."""
     state_dir: str = "/var/lib/tttdd"
+    """Database, releases, batches and logs."""
     group: str = "tttdd"
     """Group that may use the socket; empty leaves it to the daemon's own."""
 
@@ -65,14 +61,18 @@ class Model(Table, frozen=True):
     revision: str | None = None
     """Expected revision hash of the model; refused when the files differ."""
     dtype: Literal["float32", "bfloat16"] = "bfloat16"
+    """Of weights and computation; the embedded engine takes float32 only."""
     cache_dir: str | None = None
     """Where fetched models are kept; default $CACHE_DIRECTORY, else $XDG_CACHE_HOME/tttdd."""
 
 
 class Engine(Table, frozen=True):
     backend: Literal["sglang", "torch"] = "sglang"
+    """sglang on GPUs, torch for the embedded engine on the CPU."""
     devices: tuple[int, ...] = (0,)
+    """GPUs by index, an SGLang server each; none for the embedded engine."""
     context_length: Positive = 32768
+    """Tokens of prompt and answer together."""
     mem_fraction: Fraction | None = None
     """Weights and KV cache as a share of what is free on a device; default: planned (tttdd.memory)."""
     max_running_requests: Positive | None = None
@@ -83,34 +83,47 @@ class Engine(Table, frozen=True):
 
 class Trainer(Table, frozen=True):
     backend: Literal["megatron"] = "megatron"
+    """megatron-core, on GPUs as on the CPU."""
     devices: tuple[int, ...] = (0,)
+    """GPUs by index, a process each; none trains on the CPU."""
     rank: Positive = 32
+    """Of LoRA: the inner dimension of its two matrices."""
     alpha: Positive = 32
+    """Of LoRA: its product is scaled by alpha / rank."""
     targets: tuple[str, ...] = LORA_TARGETS
+    """Projections of every layer that get LoRA."""
     lr: Annotated[float, Meta(ge=0, le=1)] = 4e-5
     """0 freezes the model: the whole loop runs and every release equals the base."""
     betas: tuple[Beta, Beta] = (0.9, 0.95)
+    """Adam's."""
     eps: Fraction = 1e-8
+    """Adam's."""
     kl_coef: Annotated[float, Meta(ge=0)] = 0.1
+    """Weight of the pull back to the base model, k of the loss."""
     tensor_parallel: Literal[1, 2, 4, 8] = 1
     """Devices that share one copy of the model; groups of that many split the bins among them."""
     max_tokens_per_gpu: Positive | None = None
     """Tokens of a bin; default: planned (tttdd.memory)."""
     logprob_chunk: Positive = 1024
+    """Tokens whose logits are made at once: less memory where it is smaller, the same numbers."""
     recompute: bool = True
     """Compute activations again in the backward pass instead of keeping them: less memory, the same numbers."""
 
 
 class Grid(Table, frozen=True):
     groups: Positive = 8
+    """Parents a step."""
     rollouts: Positive = 64
+    """Programs from each parent; at least 3."""
     steps: Positive = 50
+    """Of a run that does not ask for another number."""
 
 
 class Sampling(Table, frozen=True):
     temperature: Literal[1] = 1
     """Fixed: the trainer's importance ratio is taken at temperature 1."""
     max_new_tokens: Positive = 26000
+    """Of one answer, its thinking included."""
     thinking: bool = True
     """For chat templates that can switch the model's thinking on and off."""
     thinking_budget: Positive | None = None
@@ -119,13 +132,18 @@ class Sampling(Table, frozen=True):
 
 class Prompting(Table, frozen=True):
     style: Literal["chat", "completion"] = "chat"
+    """chat asks for a program; completion lets a small model fill in the marked region of one."""
 
 
 class Search(Table, frozen=True):
     c: Annotated[float, Meta(ge=0)] = 1.0
+    """Weight of exploration in the PUCT rule."""
     max_nodes: Positive = 1000
+    """Of the archive; the best stay."""
     children_kept: Positive = 2
+    """Best children of a node that stay in the archive."""
     count: Literal["rollout", "expansion"] = "rollout"
+    """What a visit is: each rollout, or the expansion of a node as a whole."""
 
 
 class Judges(Table, frozen=True):
@@ -136,6 +154,7 @@ class Judges(Table, frozen=True):
     memory_gib: Annotated[float, Meta(ge=0.5)] | None = None
     """Memory a program, told to the model and enforced; default: the task's.  All at once get half the machine's."""
     sandbox: Literal["namespaces", "docker", "process"] = "namespaces"
+    """How programs are contained; a weaker one is used, and told, where it cannot be had."""
     docker_image: str | None = None
     """Of judges/Dockerfile; default: the one named after this version."""
     docker_runtime: str | None = None
@@ -156,10 +175,13 @@ class Tasks(Table, frozen=True):
 
 class Wandb(Table, frozen=True):
     enabled: bool = False
+    """Whether every run's steps are told to Weights & Biases."""
     project: Annotated[str, Meta(pattern=r"^[^/\\#?%:\n]{1,128}$")] = "tttdd"
+    """There."""
     entity: str | None = None
     """A user or a team; default: that of the API key."""
     mode: Literal["online", "offline"] = "online"
+    """offline writes files for `wandb sync`."""
     directory: str | None = None
     """Each run gets a folder of its own in there; default: the run's in state_dir."""
     upload_checkpoints: bool = False
@@ -174,6 +196,7 @@ class Notify(Table, frozen=True):
     command: tuple[str, ...] = ()
     """Program, by its absolute path, and its arguments; it is not read by a shell."""
     events: tuple[Literal["best", "failed", "finished"], ...] = ("best", "failed", "finished")
+    """Of which it is told: a new best, a failure, a finish."""
 
 
 class Config(Table, frozen=True, kw_only=True):

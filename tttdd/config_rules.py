@@ -6,6 +6,7 @@ Config -> (field, the rule that it breaks and what to do), ...
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,6 +18,11 @@ MAX_ROLLOUTS = 65536
 """In one grid: 128 times the reference; the status shows every one of them."""
 ANSWER_TOKENS = 512
 """That thinking must leave of an answer's budget: for the text that closes it, and a program."""
+SECRET = re.compile("key|token|secret|password", re.IGNORECASE)
+NO_SECRETS = (
+    "secrets are no part of this file: set WANDB_API_KEY in the daemon's environment, or the systemd credential "
+    "wandb_api_key (LoadCredential=)"
+)
 LORA_TARGETS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 
 

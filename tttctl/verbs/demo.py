@@ -49,7 +49,6 @@ def demo(client: Client, options: Namespace) -> int:
     asked, place = options.task, None
     if "/" in asked:
         options.task, place = Path(asked).resolve().name, Path(asked).resolve().parent
-    _note(f"everything is kept in {state_dir}")
     try:
         with private_daemon(state_dir, place) as private:
             return _run(private, options, state_dir)
@@ -66,7 +65,9 @@ def demo(client: Client, options: Namespace) -> int:
         raise
     finally:
         if state_dir.exists():
-            _note(f"kept in {state_dir}; look at it with: tttdd --config {shlex.quote(str(state_dir / 'tttdd.toml'))}")
+            config, socket = (shlex.quote(str(state_dir / name)) for name in ("tttdd.toml", "tttdd.sock"))
+            _note(f"kept in {state_dir}; to look at it: tttdd --config {config} --socket {socket} &")
+            _note(f"export TTTDD_SOCKET={socket}      (a run that was cut short goes on; tttctl pause holds it)")
 
 
 @contextmanager
@@ -109,6 +110,7 @@ def write_config(state_dir: Path, tasks: Path | None = None) -> tuple[Path, Path
 def _run(client: Client, options: Namespace, state_dir: Path) -> int:
     submitted = run_to_follow(client, options)
     grid = submitted.grid
+    _note(f"everything is kept in {state_dir}; watch it with: tttctl --socket {shlex.quote(client.path)} monitor")
     _note(f"{submitted.run}: {submitted.steps} steps of {grid.groups} groups x {grid.rollouts} rollouts")
     run = follow(client, submitted.run, patience=1.0)
     if run.best is None:

@@ -49,6 +49,9 @@ def show(client: Client, options: Namespace) -> int:
 def verify(client: Client, options: Namespace) -> int:
     if options.task:
         _judge_file(options)
+    if Path(options.what).is_file():
+        told = f"{options.what} is a file: say for which task it is to be judged"
+        raise Failed(400, Error(error=told, hint=f"tttctl verify --task TASK {options.what}"))
     verdict = client.post(run_path(options.what, "/verify"), Verify(node=options.node), Verified)
     if options.json:
         show_json(verdict)

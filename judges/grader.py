@@ -34,6 +34,8 @@ from judges.sandbox.client import ENVIRONMENT, STOP_SECONDS
 from judges.sandbox.messages import JudgeDied
 from judges.verdict import Verdict
 
+LARGEST = 1e100
+"""Reward or objective, in magnitude."""
 SECONDS = 20.0
 """For one artifact, besides the process's own start."""
 START_SECONDS = 60.0
@@ -230,11 +232,14 @@ def _python_number(value: Any) -> Any:
 
 
 def _finite(verdict: Verdict) -> Verdict:
-    """No judge's NaN or infinity gets any further: it would spoil the advantages of a whole grid."""
+    """No judge's NaN or infinity gets any further, nor what would become one in the sums over a grid."""
     numbers = [verdict.reward, verdict.objective, verdict.reported, *verdict.certificate.values()]
-    if all(math.isfinite(number) for number in numbers if isinstance(number, float)):
-        return verdict
-    return Verdict(valid=False, reason="constraint", detail="its reward or objective is not a finite number")
+    if not all(math.isfinite(number) for number in numbers if isinstance(number, float)):
+        return Verdict(valid=False, reason="constraint", detail="its reward or objective is not a finite number")
+    if max(abs(verdict.reward), abs(verdict.objective or 0.0)) > LARGEST:
+        detail = f"its reward or objective is beyond {LARGEST:g}, too large to be averaged"
+        return Verdict(valid=False, reason="constraint", detail=detail)
+    return verdict
 
 
 def _serve(line: socket.socket, seconds: float) -> None:

@@ -86,6 +86,8 @@ def test_the_reference_configuration_is_the_papers() -> None:
         (MODEL + '[tracking.wandb]\nproject = "a/b"\n', ":4: tracking.wandb.project: Expected `str` matching regex"),
         (MODEL + '[notify]\ncommand = ["tell-me"]\n', ":4: notify.command: 'tell-me' is no absolute path"),
         (MODEL + '[notify]\ncommand = ["/no/tell-me", "x"]\n', ":4: notify.command: there is no file /no/tell-me"),
+        (MODEL + '[notify]\ncommand = ["/bin/true", "a\\u0000b"]\n', ":4: notify.command: it holds a null character"),
+        (MODEL + '[tracking.wandb]\ndirectory = "a\\u0000b"\n', ":4: tracking.wandb.directory: it holds a null"),
         (MODEL + '[notify]\ncommand = ["/etc/passwd"]\n', ":4: notify.command: /etc/passwd may not be executed"),
         (MODEL + '[notify]\n\nevents = ["won"]\n', ":5: notify.events: Invalid enum value 'won'"),
         ("[model\n", ": not valid TOML: "),

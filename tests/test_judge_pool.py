@@ -270,8 +270,8 @@ def test_a_grader_that_reads_nothing_holds_nobody_up_for_ever() -> None:
         assert grader.grade(ERDOS.judge, b"[[1, 0], 1, 2]").objective == 1
 
 
-@pytest.mark.parametrize("number", ["float('nan')", "float('inf')"])
-def test_a_reward_that_is_no_finite_number_is_none(tmp_path: Path, number: str) -> None:
+@pytest.mark.parametrize("number", ["float('nan')", "float('inf')", "1.7e308", "-1.1e100"])
+def test_a_reward_that_is_no_finite_number_or_cannot_be_averaged_is_none(tmp_path: Path, number: str) -> None:
     source = "from judges.verdict import Verdict\ndef grade(artifact): return Verdict(valid=True, reward={})\n"
     folder = copied(tmp_path, source.format(number))
     with Grader() as grader:

@@ -103,6 +103,17 @@ def test_a_log_that_was_set_aside_is_read_to_its_end_before_the_new_one(served: 
     assert after(served, second).text == log.read_text()
 
 
+def test_a_log_that_ended_inside_a_character_holds_nobody_up(served: Served, folder: Path) -> None:
+    log = folder / "engine.log"
+    log.write_bytes(b"killed \xe2\x82")
+    first = part(served, source="engine.log")
+    assert first.text == "killed "
+    log.rename(folder / "engine.log.1")
+    log.write_text("a new log\n")
+    second = after(served, first)
+    assert (second.text, after(served, second).text) == ("\ufffd", "a new log\n")
+
+
 def test_a_log_that_was_just_set_aside_is_not_missed(served: Served, folder: Path) -> None:
     log = folder / "engine.log"
     log.write_text("old\n")

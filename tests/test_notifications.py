@@ -13,6 +13,7 @@ import anyio
 import psutil
 import pytest
 
+from judges.text import printable
 from tests.processes import alive
 from tests.test_tracking import FakeStore
 from tttdd import announce
@@ -110,13 +111,14 @@ async def test_a_failure_is_told_with_its_reason_and_a_second_one_too(place: Pla
     place.script('echo "$TTTDD_EVENT $TTTDD_REASON" >> $0.short')
     async with place.announcing():
         place.store.submit()
-        for reason in ("out of memory", "again; $(reboot)"):
+        for reason in ("out of memory", "again; $(reboot)", f"a \0 null and a \ud800 half {'.' * 200_000}"):
             place.store.change(state="failed", reason=reason)
-            await until(lambda reason=reason: f"failed {reason}" in place.short())
+            passed = printable(reason)
+            await until(lambda passed=passed: f"failed {passed}" in place.short())
             await until(lambda: b'"ended":["failed"' in place.note())
             place.store.change(state="running", reason="")
             await until(lambda: b'"ended":null' in place.note())
-    assert len(place.short()) == 2
+    assert len(place.short()) == 3
 
 
 async def test_only_the_events_that_are_wanted_are_told(place: Place) -> None:
@@ -181,7 +183,7 @@ async def test_the_command_sees_no_secret_and_its_arguments_as_they_are(
         (["kill -9 $$"], "ended with status -9: it said nothing"),
         (["sleep 100"], "took longer than 0.5 s: it said nothing"),
         (["trap '' TERM INT", "echo stuck", "sleep 100"], "took longer than 0.5 s: stuck"),
-        (["exec <&-", "head -c 5000000 /dev/zero | tr '\\0' x", "echo; echo the end", "exit 1"], "x\nthe end"),
+        (["exec <&-", "head -c 5000000 /dev/zero | tr '\\0' x", "echo; echo the end", "exit 1"], "x | the end"),
         (["yes"], "took longer than 0.5 s: "),
     ],
 )
@@ -198,6 +200,16 @@ async def test_a_command_that_fails_or_hangs_is_told_in_the_log_once(
     (message,) = caplog.messages
     assert said in message and len(message) < announce.TAIL + 500
     assert message.startswith(f"notify: {place.command}, told of r failed, ")
+
+
+async def test_what_a_command_says_never_steers_the_log(place: Place, caplog: pytest.LogCaptureFixture) -> None:
+    place.script(r"printf '\033]0;title\007one\n2026-01-01 ERROR forged\n'", "exit 3")
+    async with place.announcing():
+        place.store.submit()
+        place.store.change(state="failed")
+        await until(lambda: bool(caplog.messages))
+    (message,) = caplog.messages
+    assert message.endswith("ended with status 3: one | 2026-01-01 ERROR forged")
 
 
 async def test_what_a_command_leaves_running_ends_with_it_and_holds_nothing_up(place: Place) -> None:

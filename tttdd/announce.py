@@ -23,6 +23,7 @@ import anyio.abc
 import msgspec
 from msgspec.structs import replace
 
+from judges.text import printable
 from tttdd.config import Notify
 from tttdd.durable import write_file
 from tttdd.errors import CallerError
@@ -106,6 +107,7 @@ class Announcer:
             if event in self._settings.events:
                 whole = self._whole(run.run)
                 about = {name: getattr(whole, name) for name in ("target", "objective_name", "direction")}
+                about["reason"] = run.reason.encode(errors="replace").decode()  # half a character is no JSON
                 await run_command(self._settings.command, Event(event=event, run=replace(run, **about)))
             self._write(run.run, told)
         self._notes.setdefault(run.run, note)
@@ -154,8 +156,8 @@ async def run_command(command: tuple[str, ...], event: Event) -> None:
                 cwd="/",
                 start_new_session=True,
             )
-    except OSError as error:
-        _log.warning("notify: %s: %s", command[0], error.strerror)
+    except (OSError, ValueError) as error:
+        _log.warning("notify: %s: %s", command[0], error)
         return
     assert process is not None
     told = msgspec.json.encode(event)
@@ -170,7 +172,7 @@ async def run_command(command: tuple[str, ...], event: Event) -> None:
         with anyio.CancelScope(shield=True):
             await process.aclose()
     if how:
-        words = said.decode(errors="replace").strip() or "it said nothing"
+        words = printable(bytes(said)).strip().replace("\n", " | ")[-TAIL:] or "it said nothing"
         _log.warning("notify: %s, told of %s %s, %s: %s", command[0], event.run.run, event.event, how, words)
 
 
@@ -207,5 +209,5 @@ def _environment(event: Event) -> Mapping[str, str]:
     if run.best is not None:
         told |= {"NODE": run.best.node, "REWARD": run.best.reward, "OBJECTIVE": run.best.objective}
     if event.event == "failed":
-        told["REASON"] = run.reason.replace("\0", "")
+        told["REASON"] = printable(run.reason)
     return kept | {f"TTTDD_{name}": str(value) for name, value in told.items() if value is not None}

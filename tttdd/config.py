@@ -17,7 +17,7 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
-from tttdd.config_rules import LORA_TARGETS, NO_SECRETS, SECRET, command_faults, device_fields, faults
+from tttdd.config_rules import LORA_TARGETS, NO_SECRETS, SECRET, command_faults, device_fields, faults, null_faults
 
 __all__ = [
     "LORA_TARGETS",
@@ -248,7 +248,7 @@ def load(path: Path) -> Config:
         raise ConfigError(f"{path}: not valid TOML: {error}") from None
     except msgspec.ValidationError as error:
         raise ConfigError(_explain(path, text, str(error))) from None
-    for field, rule in (*faults(config), *command_faults(config)):
+    for field, rule in (*null_faults(tables), *faults(config), *command_faults(config)):
         raise ConfigError(f"{path}:{_line(text, field)}: {field}: {rule}")
     return config
 

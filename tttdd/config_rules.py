@@ -9,7 +9,7 @@ import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 if TYPE_CHECKING:
     from tttdd.config import Config
@@ -89,10 +89,33 @@ def command_faults(config: Config) -> Iterator[tuple[str, str]]:
         return
     if not Path(program).is_absolute():
         yield "notify.command", f"{program!r} is no absolute path, for instance /usr/local/bin/tell-me"
-    elif not Path(program).is_file():
-        yield "notify.command", f"there is no file {program}"
+    elif not _is_file(program):
+        yield "notify.command", f"there is no file {program}, or none that may be seen"
     elif not os.access(program, os.X_OK):
         yield "notify.command", f"{program} may not be executed; chmod +x {program}"
+
+
+def _is_file(path: str) -> bool:
+    try:
+        return Path(path).is_file()
+    except OSError:  # a folder on the way may not be entered
+        return False
+
+
+def null_faults(settings: object, field: str = "") -> Iterator[tuple[str, str]]:
+    """Texts that no path, name or argument can be; `settings` are tables, as plain Python."""
+    match settings:
+        case dict():
+            tables = cast("dict[str, object]", settings)
+            for name, value in tables.items():
+                yield from null_faults(value, f"{field}.{name}".strip("."))
+        case list() | tuple():
+            for value in cast("list[object]", settings):
+                yield from null_faults(value, field)
+        case str() if "\0" in settings:
+            yield field, "it holds a null character; take it out"
+        case _:
+            pass
 
 
 def device_fields(config: Config) -> dict[str, tuple[int, ...]]:

@@ -52,7 +52,11 @@ class RecentLog(logging.Handler):
         self._born = f"{os.getpid()}-{time.time_ns()}"
 
     def emit(self, record: logging.LogRecord) -> None:
-        line = self.format(record).encode(errors="replace") + b"\n"
+        try:
+            line = self.format(record).encode(errors="replace") + b"\n"
+        except (TypeError, ValueError):  # its arguments do not fit: as every handler does
+            self.handleError(record)
+            return
         self._lines.append(line)
         self._end += len(line)
         while self._end - self._start > KEPT_BYTES:
@@ -76,8 +80,10 @@ def part(run: RunInfo, recent: RecentLog, query: LogQuery) -> LogPart:
     for name in (query.source + SET_ASIDE, query.source):
         with suppress(KeyError, FileNotFoundError), _opened(files[name]) as file:
             span = _span(file)
-            if name == query.source or (span.file == query.file and _unread(span, query, files)):
+            if name == query.source:
                 return _part(span, query, sources)
+            if span.file == query.file and _unread(span, query, files):
+                return _part(span, query, sources, ended=True)
     told = f"run {run.run!r} has no log {query.source!r}"
     raise NotFound(told, field="source", hint="it has: " + ", ".join(sources))
 
@@ -107,8 +113,8 @@ def _span(file: BinaryIO) -> _Span:
     return _Span(f"{there.st_dev}-{there.st_ino}", 0, there.st_size, file)
 
 
-def _part(span: _Span, query: LogQuery, sources: list[str]) -> LogPart:
-    """A character that is not whole yet is left for the next part."""
+def _part(span: _Span, query: LogQuery, sources: list[str], *, ended: bool = False) -> LogPart:
+    """A character that is not whole yet is left for the next part, but for the last of a log that has ended."""
     begin = max(span.start, _begin(span, query))
     span.bytes.seek(begin - span.start)
     data = span.bytes.read(PART_BYTES)
@@ -116,7 +122,7 @@ def _part(span: _Span, query: LogQuery, sources: list[str]) -> LogPart:
         broken = data.find(b"\n") + 1
         begin, data = begin + broken, data[broken:]
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
-    text = decoder.decode(data)
+    text = decoder.decode(data, final=ended and begin + len(data) >= span.end)
     end = begin + len(data) - len(decoder.getstate()[0])
     return LogPart(source=query.source, sources=sources, file=span.file, start=begin, offset=end, text=text)
 

@@ -73,7 +73,10 @@ def shared_memory(size: int, free: int, processes: int) -> Finding:
 def _devices(settings: Config, there: list[GpuInfo]) -> list[Finding]:
     from tttdd import gpus
 
-    findings = [missing(field, rule, f"correct {field}") for field, rule in gpus.missing(settings, there)]
+    findings = [
+        missing(field, rule, f"name GPUs in {field} that nvidia-smi lists, or use etc/tttdd.cpu.toml, which needs none")
+        for field, rule in gpus.missing(settings, there)
+    ]
     for gpu in there:
         memory = f"{gpu.memory_used / 2**30:.1f} of {gpu.memory_total / 2**30:.1f} GiB in use"
         owners = ", ".join(sorted({process.owner for process in gpu.processes}))

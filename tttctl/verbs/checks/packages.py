@@ -39,7 +39,7 @@ def package(name: str, extra: str, version: Versions = metadata.version) -> Find
     try:
         found = version(name)
     except metadata.PackageNotFoundError:
-        return missing(name, "not installed", f"pip install 'tttdd[{extra}]'")
+        return missing(name, "not installed", f"in a checkout: pip install '.[{extra}]'")
     if name == "sglang" and not sglang_version.supported(found):
         return missing(name, f"{found} is not supported", f"pip install '{sglang_version.WANTED}'")
     if name in OLDEST and numbers(found) < numbers(OLDEST[name]):

@@ -145,7 +145,8 @@ def test_a_package_that_is_not_there_is_told_with_its_extra() -> None:
         raise metadata.PackageNotFoundError(name)
 
     found = {finding.what: finding for finding in packages.check(None, none)}
-    assert found["megatron-core"] == Finding("megatron-core", "missing", "not installed", "in a checkout: pip install '.[cpu]'")
+    remedy = "in a checkout: pip install '.[cpu]'"
+    assert found["megatron-core"] == Finding("megatron-core", "missing", "not installed", remedy)
 
 
 def test_the_oldest_megatron_is_the_one_that_is_installed() -> None:

@@ -12,7 +12,7 @@ import matplotlib
 import msgspec
 import numpy as np
 import pytest
-from figure_data import artifact, frozen, lineage, measured, node, run_of
+from figure_data import artifact, close_proofs, frozen, lineage, measured, node, run_of
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.text import Text
@@ -39,7 +39,7 @@ def two_groups() -> Figure:
 
 DRAWN: dict[str, Callable[[], Figure]] = {
     "trained": lambda: curves.whole(TRAINED),
-    "one step, hostile": lambda: curves.whole(ONE_STEP),
+    "one step, hostile": lambda: curves.whole(History(ONE_STEP.run, close_proofs(ONE_STEP.rows, [1e-6], 9e-7))),
     "one panel": lambda: curves.single("time", TRAINED),
     "lineage": lambda: ancestors.whole(TRAINED, lineage()),
     "a seed is the best": lambda: ancestors.single(ONE_STEP, lineage()[:1]),
@@ -178,6 +178,15 @@ def test_a_real_packings_contacts_come_closest_first_and_touch() -> None:
     assert len(found) == 78
     assert found == sorted(found) and -1e-12 < found[0].slack < found[-1].slack < packing.TOUCHING
     assert "sum of radii 2.635977" in words(lambda: packing.whole("", "", PACKING))
+
+
+def test_a_packing_in_which_nothing_touches_says_nothing_of_touching() -> None:
+    loose: packing.Packing = PACKING[0], [r - 1e-7 for r in PACKING[1]], 0.0
+    said = words(lambda: packing.whole("", "", loose))
+    assert "dashed" not in said and "+1.00e-07" in said
+    assert "dashed: 78 contacts, slack < 1e-09" in words(lambda: packing.whole("", "", PACKING))
+    pair: packing.Packing = [(0.3, 0.5), (0.5, 0.5)], [0.1, 0.1], 0.2
+    assert "dashed: 1 contact, slack" in words(lambda: packing.whole("", "", pair))
 
 
 @pytest.mark.parametrize("times", [1, 100])

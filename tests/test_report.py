@@ -9,6 +9,7 @@ import re
 import shutil
 import subprocess
 from collections.abc import Iterator
+from html import escape
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -23,6 +24,16 @@ from tttctl.figures.history import History
 from tttctl.figures.markup import element, page, python, table
 
 HOSTILE = "</code></pre><script>alert(1)</script><img src=http://evil.example/x onerror=alert(1)> &amp; \x1b[31m\u202e"
+
+MEASURE = """
+onload = () => {
+  const wider = (it) => it.scrollWidth - it.clientWidth
+  const measured = [...document.querySelectorAll('iframe')].map(({contentDocument: page}) =>
+    [wider(page.documentElement), [...page.querySelectorAll('.scroll')].map(wider)])
+  document.querySelector('p').textContent = JSON.stringify(measured)
+}
+"""
+"""By how much each framed page is wider than its window, and each of its tables than its card."""
 
 
 @pytest.fixture(scope="module")
@@ -125,6 +136,27 @@ def test_a_browser_without_a_network_draws_the_whole_report(file: Path, tmp_path
     assert (tmp_path / "seen.png").read_bytes().startswith(b"\x89PNG")
 
 
+def test_a_table_of_steps_fits_a_wide_page_and_scrolls_within_its_card_on_a_narrow_one(
+    file: Path, tmp_path: Path
+) -> None:
+    chromium = shutil.which("chromium")
+    if chromium is None:
+        pytest.skip("no chromium: apt-get install chromium")
+    shown = re.sub(r"<meta[^>]*Content-Security-Policy[^>]*>", "", file.read_text())  # which forbids to measure
+    frames = [f'<iframe width={width} height=600 srcdoc="{escape(shown)}"></iframe>' for width in (400, 1200, 1400)]
+    (tmp_path / "measure.html").write_text(f"<!doctype html>{''.join(frames)}<p></p><script>{MEASURE}</script>")
+    switches = ["--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", f"--user-data-dir={tmp_path / 'p'}"]
+    page = (tmp_path / "measure.html").as_uri()
+    done = subprocess.run(
+        [chromium, *switches, "--dump-dom", page], capture_output=True, text=True, timeout=60, check=True
+    )
+    narrow, *wide = json.loads(done.stdout.rpartition("<p>")[2].partition("</p>")[0])
+    for page_overflows, tables in (narrow, *wide):
+        assert page_overflows == 0 and len(tables) >= 4
+    assert max(narrow[1]) > 100, "it scrolls"
+    assert [max(tables) for _, tables in wide] == [0, 0]
+
+
 def test_a_best_that_is_rejected_when_judged_again_is_told_in_the_report_and_by_the_exit_status(
     runs: Served, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -156,6 +188,14 @@ def test_the_facts_of_a_run_without_training_are_those_of_the_base_model() -> No
     said = " ".join(facts.training(History(run, rows), lineage()[-1]))
     assert "Nothing: this run's mode is search" in said and "from the base model (release 0)" in said
     assert "nats a token" not in said
+
+
+def test_the_facts_of_one_step_are_said_once() -> None:
+    rows = measured()[:1]
+    said = list(facts.training(History(run_of("new", 1), rows), lineage()[-1]))
+    assert said[0] == f"Mean reward of the one step's rollouts: {rows[0].metrics['tttd/reward_mean']:.5g}."
+    assert said[1] == f"Valid programs: {rows[0].metrics['tttd/valid_fraction']:.1%} of the one step's rollouts."
+    assert not [line for line in said[:3] if "first" in line or "last" in line]
 
 
 def test_the_distance_to_the_target_follows_the_tasks_direction() -> None:

@@ -51,7 +51,7 @@ def whole(heading: str, below: str, measures: list[Measure], groups: list[Curves
 def _draw(axes: Axes, measure: Measure, groups: list[Curves]) -> None:
     style.heading(axes, measure.title, legend=False)
     for index, group in enumerate(groups):
-        _one(axes, group, group.runs[measure.name], style.look(index))
+        _one(axes, group, group.runs[measure.name], style.look(index, len(groups)))
     if measure.target is not None:
         style.level(axes, measure.target, f"target {measure.target:.6g}")
     axes.set_xlim(0, None)

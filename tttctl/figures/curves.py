@@ -27,6 +27,8 @@ PHASES = ("sample", "judge_wait", "train", "publish", "prove", "retire")
 WORDS = {"judge_wait": "judge", "retire": "unload"}
 SEPARATED = 60
 """Steps up to which a line is left between their columns."""
+WIDE = 30
+"""Times that one value is another, from which an axis that shows both is logarithmic."""
 SMALL = 0.01
 """Phases that never take more than this share of a step are shown as one."""
 
@@ -90,10 +92,10 @@ def divergence(axes: Axes, history: History) -> None:
         style.absent(axes, _nothing(history, "no divergence was measured"))
         return
     for index, (label, series) in enumerate(found.items()):
-        _magnitudes(axes, series, label, style.look(index))
+        _magnitudes(axes, series, label, style.look(index, len(found)))
     limits = history.proofs("limit")
     if limits:
-        axes.plot(limits.steps, limits.values, color=style.INK, linestyle=(0, (1, 1.6)), label="limit of the latter")
+        style.levels(axes, limits.steps, limits.values, "sampler limit")
     style.log_scale(axes)
     below = any(value < 0 for series in found.values() for value in series.values)
     style.upward(axes, "KL in nats" + (", hollow: below 0" if below else ""))
@@ -108,10 +110,9 @@ def proof(axes: Axes, history: History) -> None:
         return
     style.curve(axes, gaps.steps, gaps.values, "gap", style.look(0))
     floors = history.proofs("floor")
-    axes.plot(floors.steps, floors.values, color=style.SOFT, linestyle=(0, (6, 2)), linewidth=1.2, label="floor")
-    top = 1.18 * max(gaps.values + limits.values)
-    edges = [limits.steps[0] - 0.5, *(step + 0.5 for step in limits.steps)]
-    axes.stairs(limits.values, edges, baseline=None, color=style.INK, linestyle=(0, (1, 1.6)), label="limit")
+    style.levels(axes, floors.steps, floors.values, "floor", color=style.SOFT, linestyle=(0, (6, 2)))
+    style.levels(axes, limits.steps, limits.values, "limit")
+    top = _scaled(axes, gaps.values + floors.values + limits.values)
     beyond: dict[str, Any] = {
         "facecolor": "#f0f0f0",
         "edgecolor": "#c4c4c4",
@@ -119,6 +120,7 @@ def proof(axes: Axes, history: History) -> None:
         "hatch": "///",
         "zorder": 0.5,
     }
+    edges = style.step_edges(limits.steps)
     axes.stairs([top] * len(limits.steps), edges, baseline=limits.values, fill=True, **beyond)
     axes.set_ylim(0, top)
     style.upward(axes, "mean |log-prob gap| in nats")
@@ -163,7 +165,7 @@ def _curves(axes: Axes, history: History, names: dict[str, str], nothing: str) -
         return
     for index, (label, series) in enumerate(found.items()):
         if series:
-            style.curve(axes, series.steps, series.values, label, style.look(index))
+            style.curve(axes, series.steps, series.values, label, style.look(index, len(found)))
     _finish(axes, history)
 
 
@@ -177,10 +179,19 @@ def _magnitudes(axes: Axes, series: Series, label: str, looks: style.Look) -> No
             "color": looks.color,
             "markerfacecolor": style.PAPER,
             "linestyle": "none",
-            "markersize": 5.5,
+            "markersize": looks.size,
         }
         xs, ys = zip(*below, strict=True)
         axes.plot(xs, ys, marker=looks.marker, markevery=-(-len(xs) // style.MARKS), **hollow)
+
+
+def _scaled(axes: Axes, values: list[float]) -> float:
+    """The top of an axis from 0, logarithmic where some of `values` could not be told from 0 otherwise."""
+    most = max(values)
+    if not any(0 < WIDE * value < most for value in values):
+        return 1.18 * most
+    style.log_scale_to_0(axes, values)
+    return 3 * most
 
 
 def _phases(history: History) -> dict[str, list[float]]:

@@ -30,21 +30,26 @@ def to_target(run: RunInfo, best: NodeInfo) -> str:
 
 
 def training(history: History, best: NodeInfo) -> Iterator[str]:
-    """First step against last, and halves, which one lucky step cannot turn."""
+    """First step against last, and halves, which one lucky step cannot turn; of one step alone, its own numbers."""
     means, shares = history.series("tttd/reward_mean").values, history.series("tttd/valid_fraction").values
     if not history.trains:
         yield f"Nothing: this run's mode is {history.run.mode}, and the model stayed at release 0."
-    if means:
+    if len(means) == 1:
+        yield f"Mean reward of the one step's rollouts: {number(means[0], 5)}."
+    elif means:
         yield f"Mean reward of a step's rollouts: {number(means[0], 5)} in the first, {number(means[-1], 5)} at last."
     if len(means) >= 4:
         half = len(means) // 2
         early, late = statistics.fmean(means[:half]), statistics.fmean(means[-half:])
         yield f"Mean of the first {half} steps: {number(early, 5)}; of the last {half}: {number(late, 5)}."
-    if shares:
+    if len(shares) == 1:
+        yield f"Valid programs: {shares[0]:.1%} of the one step's rollouts."
+    elif shares:
         yield f"Valid programs: {shares[0]:.1%} of the first step's rollouts, {shares[-1]:.1%} of the last one's."
     moved = history.series("train/kl_base").values
     if moved:
-        yield f"On the last step's rollouts the model is {number(moved[-1], 4)} nats a token from the base."
+        which = "one" if len(moved) == 1 else "last"
+        yield f"On the {which} step's rollouts the model is {number(moved[-1], 4)} nats a token from the base."
     yield from _origin(history, best)
     if history.trains:
         yield (

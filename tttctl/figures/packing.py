@@ -143,11 +143,9 @@ def _tell(axes: Axes, circles: Sequence[Row], found: Sequence[Contact]) -> None:
     axes.set_axis_off()
     touching = sum(contact.slack < TOUCHING for contact in found)
     total = math.fsum(r for _, _, r in circles)
-    lines = [
-        f"{len(circles)} circles",
-        f"sum of radii {total:.12g}",
-        f"dashed: {touching} contacts, slack < {TOUCHING:g}",
-    ]
+    lines = [f"{len(circles)} circle{'' if len(circles) == 1 else 's'}", f"sum of radii {total:.12g}"]
+    if touching:
+        lines.append(f"dashed: {touching} contact{'' if touching == 1 else 's'}, slack < {TOUCHING:g}")
     axes.text(0, 0.97, "\n".join(lines), va="top", linespacing=1.5)
     axes.text(0, 0.74, "Tightest contacts, least slack first", fontweight="bold", va="top")
     for place, contact in enumerate(found[:NUMBERED]):

@@ -192,7 +192,7 @@ def _proofs(report: Report) -> Iterator[Element]:
         return
     yield element("p", PROOF)
     head = ["step", "release", "gap", "limit", "floor", "share", "trainer moved", "engine moved", "attempts"]
-    yield table(head, rows)
+    yield table(head, rows, words=0)
 
 
 def _metrics(report: Report) -> Iterator[Element]:
@@ -202,7 +202,7 @@ def _metrics(report: Report) -> Iterator[Element]:
         [str(row.step + 1), str(row.release), *(number(row.metrics.get(name), 5) for name in names.values())]
         for row in report.history.rows
     ]
-    yield table(["step", "sampled by release", *names], rows)
+    yield table(["step", "sampled by release", *names], rows, words=0)
     if failures := facts.failures(report.history):
         yield element("h3", "Why programs were rejected")
         yield table(["reason", "rollouts", "share of all"], failures)

@@ -12,6 +12,7 @@ what could steer a reader is shown as an escape.
 from __future__ import annotations
 
 import io
+import math
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
@@ -83,6 +84,9 @@ class Look(NamedTuple):
     line: Any
     marker: str
     hatch: str
+    width: float = 1.5
+    size: float = 4.8
+    """Of its markers."""
 
 
 LOOKS = [
@@ -94,6 +98,8 @@ LOOKS = [
     Look("#56b4e9", (0, (8, 1.5, 1.2, 1.5, 1.2, 1.5)), "P", "----"),
 ]
 """After Okabe and Ito."""
+NESTED = ((1.25, 2.0), (1.5, 3.0))
+"""Times that a series' line and markers are larger than the next one's, and the first one's than the last one's."""
 
 
 def styled() -> AbstractContextManager[None]:
@@ -122,8 +128,12 @@ def _glyphs() -> frozenset[int]:
     return frozenset(font_manager.get_font(font_manager.findfont(FONT)).get_charmap())
 
 
-def look(index: int) -> Look:
-    return LOOKS[index % len(LOOKS)]
+def look(index: int, count: int = 1) -> Look:
+    """Of series `index` of `count` in one panel, drawn in that order: a later one is thinner, and hides none below."""
+    kind = LOOKS[index % len(LOOKS)]
+    before = (count - 1 - index) / max(1, count - 1)
+    width, size = (min(step ** (count - 1), most) ** before for step, most in NESTED)
+    return kind._replace(width=kind.width * width, size=kind.size * size)
 
 
 def fitted(text: str, room: float, size: float, weight: str = "normal") -> str:
@@ -174,7 +184,7 @@ def legend(axes: Axes) -> None:
     handles, labels = axes.get_legend_handles_labels()
     place: dict[str, Any] = {"loc": "lower left", "bbox_to_anchor": (0, 1.03), "ncols": max(1, len(labels))}
     if sum(map(len, labels)) > ROW_CHARACTERS or len(labels) > 3:
-        place |= {"handlelength": 1.4, "columnspacing": 0.9, "handletextpad": 0.5}
+        place |= {"handlelength": 1.3, "columnspacing": 0.6, "handletextpad": 0.4}
     shown = axes.legend(handles, labels, **place)
     shown.set_in_layout(False)  # the panels' widths do not follow from their words
 
@@ -185,7 +195,11 @@ def curve(axes: Axes, xs: Sequence[float], ys: Sequence[float], label: str, look
         ys,
         color=looks.color,
         linestyle=looks.line,
+        linewidth=looks.width,
         marker=looks.marker,
+        markersize=looks.size,
+        markeredgecolor=PAPER,
+        markeredgewidth=0.4,
         markevery=max(1, -(-len(xs) // MARKS)),
         label=plain(label, 80),
         **more,
@@ -195,6 +209,16 @@ def curve(axes: Axes, xs: Sequence[float], ys: Sequence[float], label: str, look
 def level(axes: Axes, value: float, label: str, line: Any = (0, (1, 1.6)), color: str = INK) -> None:
     """A line across the panel, for what does not change."""
     axes.axhline(value, color=color, linestyle=line, linewidth=1.2, label=plain(label, 40), zorder=1.5)
+
+
+def levels(axes: Axes, steps: Sequence[int], values: Sequence[float], label: str, **more: Any) -> None:
+    """A line as wide as the steps, also where there is one step, for what is set anew at each."""
+    look: dict[str, Any] = {"color": INK, "linestyle": (0, (1, 1.6)), "linewidth": 1.2} | more
+    axes.stairs(values, step_edges(steps), baseline=None, label=plain(label, 40), **look)
+
+
+def step_edges(steps: Sequence[int]) -> list[float]:
+    return [steps[0] - 0.5, *(step + 0.5 for step in steps)]
 
 
 def steps_axis(axes: Axes, last: int, name: str = "step") -> None:
@@ -210,6 +234,13 @@ def log_scale(axes: Axes) -> None:
     low, high = axes.get_ylim()
     axes.yaxis.set_major_formatter("{x:g}")
     axes.yaxis.set_minor_formatter("{x:g}" if high < 10 * low else "")
+
+
+def log_scale_to_0(axes: Axes, values: Sequence[float]) -> None:
+    """Logarithmic down to the decade of the least of `values` that is above 0, and linear from there to 0."""
+    least = min(value for value in values if value > 0)
+    axes.set_yscale("symlog", linthresh=10 ** math.floor(math.log10(least)))
+    axes.yaxis.set_major_formatter("{x:g}")
 
 
 def absent(axes: Axes, why: str) -> None:

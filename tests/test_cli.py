@@ -104,7 +104,6 @@ def test_a_rejected_program_is_exit_status_1(served: Served) -> None:
     [
         (["submit", "erdos"], "did you mean 'erdos_min_overlap'?"),
         (["submit", TASK, "--groups", "2"], "go together"),
-        (["submit", TASK, "--groups", "2", "--rollouts", "0"], ">= 1"),
         (["submit", TASK, "--name", "first"], "already"),
         (["status", "nobody"], "known runs: first"),
         (["status", "no/../body"], "no such path"),

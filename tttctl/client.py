@@ -6,6 +6,7 @@ Written out, because importing http.client costs a third of what a whole `tttctl
 from __future__ import annotations
 
 import os
+import re
 import socket
 import time
 from collections.abc import Iterator
@@ -20,6 +21,13 @@ TIMEOUT = 60.0
 """Seconds to wait for an answer; a program that is judged again has its own limit, well below this."""
 RESTART_SECONDS = 60.0
 """For a daemon that is started again to be there."""
+
+MOST_BYTES = 1 << 30
+"""Of one answer: a length beyond it is no length."""
+MOST_HEADERS = 100
+STATUS = re.compile(rb"HTTP/1\.[01] ([1-5]\d\d)(?: .*)?")
+UNREADABLE = (msgspec.DecodeError, RecursionError)
+"""What decoding raises: JSON that is none, of another shape, or nested without end."""
 
 Answer = TypeVar("Answer")
 
@@ -99,7 +107,7 @@ class Client:
 def run_path(run: str, rest: str = "") -> str:
     from urllib.parse import quote  # not worth its import time to the verbs that name no run
 
-    return f"/v1/runs/{quote(run, safe='')}{rest}"
+    return f"/v1/runs/{quote(run, safe='', errors='surrogateescape')}{rest}"
 
 
 def default_socket() -> str:
@@ -107,19 +115,27 @@ def default_socket() -> str:
 
 
 def _send(sock: socket.socket, method: str, path: str, body: msgspec.Struct | None) -> None:
-    data = b"" if body is None else msgspec.json.encode(body)
+    data = b"" if body is None else _encoded(body)
     head = f"{method} {path} HTTP/1.1\r\nhost: tttdd\r\nconnection: close\r\ncontent-length: {len(data)}\r\n\r\n"
     sock.sendall(head.encode() + data)
 
 
+def _encoded(body: msgspec.Struct) -> bytes:
+    try:
+        return msgspec.json.encode(body)
+    except UnicodeEncodeError as error:  # bytes of the command line that were no UTF-8
+        raise Failed(
+            400, protocol.Error(error=f"{error.object!r} is no UTF-8 text", hint="name it otherwise")
+        ) from None
+
+
 def _check(stream: BinaryIO) -> bytes:
     """The body of an answer that has a length (else empty: it comes in chunks); raises Failed for a refusal."""
-    status = int(_line(stream).split(None, 2)[1])
-    length = 0
-    while line := _line(stream):
-        name, _, value = line.partition(b":")
-        if name.lower() == b"content-length":
-            length = int(value)
+    first = _line(stream)
+    found = STATUS.fullmatch(first)
+    if found is None:
+        raise _unreadable(f"it begins with {first[:40]!r}")
+    status, length = int(found[1]), _length(stream)
     body = stream.read(length)
     if len(body) < length:
         raise EOFError
@@ -128,18 +144,45 @@ def _check(stream: BinaryIO) -> bytes:
     return body
 
 
+def _length(stream: BinaryIO) -> int:
+    """As the headers tell it; they are read to their end."""
+    length = 0
+    for _ in range(MOST_HEADERS):
+        line = _line(stream)
+        if not line:
+            return length
+        name, _, value = line.partition(b":")
+        if name.lower() == b"content-length":
+            length = _size(value.strip(), 10)
+    raise _unreadable(f"it has more than {MOST_HEADERS} headers")
+
+
+def _size(text: bytes, base: int) -> int:
+    try:
+        size = int(text, base)
+    except ValueError:
+        size = -1
+    if not 0 <= size <= MOST_BYTES:
+        raise _unreadable(f"its length is {text[:40]!r}")
+    return size
+
+
 def _decoded(body: bytes, kind: type[Answer]) -> Answer:
     try:
         return msgspec.json.decode(body, type=kind)
-    except msgspec.DecodeError as error:
-        told = protocol.Error(error=f"the daemon's answer cannot be read: {error}", hint="is it of another version?")
-        raise Failed(500, told) from None
+    except UNREADABLE as error:
+        raise _unreadable(str(error)) from None
+
+
+def _unreadable(why: str) -> Failed:
+    told = protocol.Error(error=f"the daemon's answer cannot be read: {why}", hint="is it of another version?")
+    return Failed(500, told)
 
 
 def _error(status: int, body: bytes) -> protocol.Error:
     try:
         return msgspec.json.decode(body, type=protocol.Error)
-    except msgspec.DecodeError:  # not from the API: the server under it has no JSON
+    except UNREADABLE:  # not from the API: the server under it has no JSON
         return protocol.Error(error=f"the daemon failed (HTTP {status})", hint="its log says why")
 
 
@@ -152,6 +195,6 @@ def _line(stream: BinaryIO) -> bytes:
 
 def _chunk(stream: BinaryIO) -> bytes:
     """One chunk; empty at the end, also when the daemon was killed in the middle."""
-    size = int(stream.readline(64) or b"0", 16)
+    size = _size(stream.readline(64).strip() or b"0", 16)
     chunk = stream.read(size + 2)
     return chunk[:size] if len(chunk) == size + 2 else b""

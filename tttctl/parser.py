@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from tttctl.help import Help, examples
@@ -14,13 +15,55 @@ SEED = "of the sampling: another seed is another run of the same experiment (def
 NAMES = "nothing but the names, a line each"
 NODE = "a node's number, best, or starter"
 
+COUNT = (1, 1_000_000)
+NATURAL = (0, 2**63 - 1)
+PRIORITIES = (-1000, 1000)
+"""Smallest and largest of what the daemon takes."""
+
 FIGURES = ("run", "rewards", "objective", "valid", "time", "divergence", "proof", "lineage")
 
 
+class Parser(argparse.ArgumentParser):
+    def _check_value(self, action: argparse.Action, value: str) -> None:
+        """A misspelt verb has one that was meant; a list of them all would hide it."""
+        if action.choices is not None and value not in action.choices:
+            import difflib  # not worth its import time to who makes no mistake
+
+            if near := difflib.get_close_matches(value, list(map(str, action.choices)), 1):
+                raise argparse.ArgumentError(action, f"there is no {value!r}; did you mean {near[0]!r}?")
+        super()._check_value(action, value)
+
+
+def filled(text: str) -> str:
+    """A variable of a script that has no value is no name: it would mean the default, or the whole daemon."""
+    if not text:
+        raise argparse.ArgumentTypeError("must not be empty")
+    return text
+
+
+def whole(bounds: tuple[int, int]) -> Callable[[str], int]:
+    least, most = bounds
+
+    def read(text: str) -> int:
+        try:
+            value = int(text)
+        except ValueError:
+            raise argparse.ArgumentTypeError(f"{text!r} is no whole number") from None
+        if value < least:
+            raise argparse.ArgumentTypeError(f"must be {least} or more")
+        if value > most:
+            raise argparse.ArgumentTypeError(f"must be {most} or less")
+        return value
+
+    return read
+
+
 def parser() -> argparse.ArgumentParser:
-    top = argparse.ArgumentParser(prog="tttctl", description=ABOUT, epilog=MORE, formatter_class=Help)
+    top = Parser(prog="tttctl", description=ABOUT, epilog=MORE, formatter_class=Help)
     top.add_argument("--version", action="version", version=f"tttctl {__version__}")
-    top.add_argument("--socket", metavar="PATH", help="the daemon's socket (default: $TTTDD_SOCKET, else the system's)")
+    top.add_argument(
+        "--socket", type=filled, metavar="PATH", help="the daemon's socket (default: $TTTDD_SOCKET, else the system's)"
+    )
     verbs = top.add_subparsers(title="verbs", metavar="VERB", required=True, dest="verb", prog="tttctl")
     _run_verbs(verbs)
     _program_verbs(verbs)
@@ -30,7 +73,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 if TYPE_CHECKING:
-    Verbs = argparse._SubParsersAction[argparse.ArgumentParser]  # pyright: ignore[reportPrivateUsage]
+    Verbs = argparse._SubParsersAction[Parser]  # pyright: ignore[reportPrivateUsage]
 
 
 def _run_verbs(verbs: Verbs) -> None:
@@ -42,12 +85,12 @@ def _run_verbs(verbs: Verbs) -> None:
         "--rollouts": "rollouts a group; with --groups",
     }
     for name, what in sizes.items():
-        submit.add_argument(name, type=int, metavar="N", help=f"{what} (default: the daemon's configuration)")
-    submit.add_argument("--seed", type=int, default=0, metavar="S", help=SEED)
+        submit.add_argument(name, type=whole(COUNT), metavar="N", help=f"{what} (default: the daemon's configuration)")
+    submit.add_argument("--seed", type=whole(NATURAL), default=0, metavar="S", help=SEED)
     submit.add_argument("--name", help="name of the run (default: the task's name and a number)")
     submit.add_argument(
         "--priority",
-        type=int,
+        type=whole(PRIORITIES),
         default=0,
         metavar="N",
         help="-1000 to 1000: of the queued runs the highest is first (default: 0)",
@@ -72,7 +115,9 @@ def _run_verbs(verbs: Verbs) -> None:
     logs = _verb(verbs, "logs", "logs", "what a run's workers and the daemon say")
     logs.add_argument("run")
     logs.add_argument("--source", action="append", metavar="NAME", help="only this log, for instance trainer.log")
-    logs.add_argument("-f", "--follow", action="store_true", help="go on until the run has ended")
+    logs.add_argument(
+        "-f", "--follow", action="store_true", help="go on until the run has ended; with --json a document a line"
+    )
     logs.add_argument("-n", "--lines", type=int, default=100, metavar="N", help="newest lines of each (default: 100)")
     pause = _verb(verbs, "pause", "runs", "pause a run, or the daemon")
     pause.add_argument("run", nargs="?")
@@ -109,7 +154,7 @@ def _program_verbs(verbs: Verbs) -> None:
         "--sandbox", choices=["namespaces", "docker", "process"], help="with --task; default: namespaces"
     )
     verify.add_argument("what", metavar="RUN|FILE")
-    verify.add_argument("node", nargs="?", type=int, metavar="NODE", help="default: the run's best")
+    verify.add_argument("node", nargs="?", type=whole(NATURAL), metavar="NODE", help="default: the run's best")
     _verb(verbs, "tasks", "runs", "the tasks that can be run").add_argument("--names", action="store_true", help=NAMES)
     own = verbs.add_parser("task", help="a task of your own: new, check", formatter_class=Help)
     actions = own.add_subparsers(metavar="ACTION", required=True, dest="action", prog="tttctl task")
@@ -145,8 +190,10 @@ def _other_verbs(verbs: Verbs) -> None:
     completion.add_argument("shell", choices=["bash", "zsh", "tcsh"])
     demo = _verb(verbs, "demo", "demo", "the whole loop on this machine, in a private daemon")
     demo.add_argument("task", nargs="?", default="erdos_min_overlap", help="a task's name, or its folder")
-    demo.add_argument("--steps", type=int, metavar="N", help="training steps (default: the shipped configuration's)")
-    demo.add_argument("--seed", type=int, default=0, metavar="S", help=SEED)
+    demo.add_argument(
+        "--steps", type=whole(COUNT), metavar="N", help="training steps (default: the shipped configuration's)"
+    )
+    demo.add_argument("--seed", type=whole(NATURAL), default=0, metavar="S", help=SEED)
     demo.add_argument("--state-dir", "--keep", metavar="DIR", help="where all is kept (default: a new directory)")
 
 
@@ -154,6 +201,7 @@ def _verb(verbs: Verbs, name: str, module: str, summary: str) -> argparse.Argume
     """Every verb takes --json, and --socket also after its name."""
     described = f"{summary[0].upper()}{summary[1:]}."
     verb = verbs.add_parser(name, help=summary, description=described, epilog=examples(name), formatter_class=Help)
+    verb.register("type", None, filled)
     verb.set_defaults(module=f"tttctl.verbs.{module}")
     verb.add_argument("--socket", metavar="PATH", default=argparse.SUPPRESS, help=argparse.SUPPRESS)
     verb.add_argument("--json", action="store_true", help="one JSON document on stdout")

@@ -1,7 +1,8 @@
 """Text for people and JSON for programs, to a terminal that must not be harmed by what a program printed.
 
-Control characters, C1 codes, bidirectional overrides and lone surrogates are shown as escapes, never sent.  A table is
-as wide as its contents; on a terminal its widest columns are broken into lines, and nothing is cut off.
+Control characters, C1 codes, bidirectional overrides, characters that no font shows and lone surrogates are shown as
+escapes, never sent.  A table is as wide as its contents; on a terminal its widest columns are broken into lines, and
+nothing is cut off.
 """
 
 from __future__ import annotations
@@ -12,11 +13,16 @@ import sys
 import time
 import unicodedata
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 import msgspec
 
-HARMFUL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+HARMFUL = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ud800-\udfff\ufeff\ufff9-\ufffb"
+    "\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e007f]"
+)
+BEYOND_ASCII = re.compile(f"{HARMFUL.pattern}|[^\x00-\x7f]")
 CELLS = {
     **{"running": "32", "finished": "1", "failed": "31", "cancelled": "33", "paused": "33"},
     **{"ok": "32", "note": "33", "missing": "31"},
@@ -38,12 +44,13 @@ def say(text: str = "") -> None:
 
 def show_json(value: Any) -> None:
     """One JSON document on one line; harmful characters as JSON escapes."""
-    text = msgspec.json.encode(value).decode()
-    print(HARMFUL.sub(lambda found: f"\\u{ord(found.group()):04x}", text), flush=True)
+    told = HARMFUL if (sys.stdout.encoding or "").lower().replace("-", "") == "utf8" else BEYOND_ASCII
+    print(told.sub(_json_escape, _json(value)), flush=True)
 
 
 def complain(text: str) -> None:
-    print("tttctl: " + clean(text), file=sys.stderr)
+    with suppress(OSError):  # a stderr that takes nothing leaves the exit status
+        print("tttctl: " + clean(text), file=sys.stderr)
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
@@ -84,7 +91,10 @@ def duration(seconds: float | None) -> str:
 
 
 def moment(unix: float) -> str:
-    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(unix))
+    try:
+        return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(unix))
+    except (OverflowError, ValueError, OSError):  # of no year that there is
+        return "-"
 
 
 def coloured(text: str, code: str) -> str:
@@ -92,6 +102,20 @@ def coloured(text: str, code: str) -> str:
     if not (code and text and sys.stdout.isatty()) or os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb":
         return text
     return f"\x1b[{code}m{text}\x1b[0m"
+
+
+def _json(value: Any) -> str:
+    try:
+        return msgspec.json.encode(value).decode()
+    except UnicodeEncodeError:  # a file's name that is no UTF-8: only the standard library writes its bytes as escapes
+        import json
+
+        return json.dumps(msgspec.to_builtins(value, str_keys=True), separators=(",", ":"))
+
+
+def _json_escape(found: re.Match[str]) -> str:
+    units = found.group().encode("utf-16-be", "surrogatepass").hex()
+    return re.sub("....", r"\\u\g<0>", units)
 
 
 def _flat(cell: str) -> str:

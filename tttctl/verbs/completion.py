@@ -14,6 +14,7 @@ import shtab
 
 from tttctl.client import Client
 from tttctl.parser import parser
+from tttctl.render import show_json
 
 NAMES = {"run": "runs", "runs": "runs", "resume_from": "runs", "task": "tasks"}
 """Argument -> verb that lists what it can be."""
@@ -39,7 +40,8 @@ def completion(client: Client, options: Namespace) -> int:
             action.complete = by_shell  # pyright: ignore[reportAttributeAccessIssue]  # where shtab looks for it
         elif action.dest in (*FILES, *FOLDERS):
             action.complete = shtab.FILE if action.dest in FILES else shtab.DIRECTORY  # pyright: ignore[reportAttributeAccessIssue]
-    print(shtab.complete(top, options.shell, preamble={"bash": BASH, "zsh": ZSH}))  # pyright: ignore[reportArgumentType]
+    script = shtab.complete(top, options.shell, preamble={"bash": BASH, "zsh": ZSH})  # pyright: ignore[reportArgumentType]
+    show_json({"shell": options.shell, "script": script}) if options.json else print(script)
     return 0
 
 

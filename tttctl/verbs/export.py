@@ -52,7 +52,7 @@ def export(client: Client, options: Namespace) -> int:
         nodes = list(_nodes(client, run.run))
         _write_run(client, run, aside)
         _write_archive(client, run.run, nodes, aside)
-        (aside / "metrics.csv").write_text(metrics(rows))
+        (aside / "metrics.csv").write_text(metrics(rows), encoding="utf-8")
         adapters = {"newest": _copy(run, run.release, aside / "adapter/newest")}
         adapters["best"] = _best_adapter(run, rows, aside, adapters["newest"])
         manifest = _manifest(run, adapters, aside)
@@ -67,17 +67,17 @@ def export(client: Client, options: Namespace) -> int:
 @contextmanager
 def whole_folder(target: Path) -> Generator[Path]:
     """A folder beside `target` that becomes it when the block has ended well.  Raises Failed where that cannot be."""
-    if target.is_dir() and any(target.iterdir()):
-        raise Failed(400, Error(error=f"{target} is not empty", hint="name a new directory"))
-    aside = target.with_name(f".{target.name}.{os.getpid()}.aside")
+    aside = target.with_name(f".{os.urandom(8).hex()}")  # short, as the target's name may be as long as any
     try:
+        if target.is_dir() and any(target.iterdir()):
+            raise Failed(400, Error(error=f"{target} is not empty", hint="name a new directory"))
         aside.mkdir(parents=True)
         yield aside
         for path in [*aside.rglob("*"), aside]:
             _sync(path)
         aside.rename(target)
     except OSError as error:
-        raise Failed(400, Error(error=f"cannot write {target}: {error.strerror}")) from None
+        raise Failed(400, Error(error=f"cannot write {target}: {error.strerror or error}")) from None
     finally:
         shutil.rmtree(aside, ignore_errors=True)
 

@@ -5,6 +5,7 @@ destination (by its ending) -> history, ancestry, artifact (from the daemon) -> 
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 from argparse import Namespace
@@ -56,17 +57,27 @@ def image(path: Path, draw: Callable[[], Figure]) -> None:
 
 def write(path: Path, data: bytes) -> None:
     """All of it or nothing, also where a file of that name was."""
-    target = path.resolve()  # the file behind a link, not the link
-    partial = target.with_name(f".{target.name}.{os.getpid()}")
     try:
+        target = Path(os.path.realpath(path))  # the file behind a link, not the link
+        if target.is_symlink():
+            raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
         if target.exists() and not target.is_file():
             raise OSError(0, "it is no file")
-        partial.write_bytes(data)
-        partial.replace(target)
+        _replace(target, data)
     except OSError as error:
-        if target.parent.is_dir():
-            partial.unlink(missing_ok=True)
         raise Failed(400, Error(error=f"cannot write {path}: {error.strerror}")) from None
+
+
+def _replace(target: Path, data: bytes) -> None:
+    """By a file whose name nobody can know before, and is short: the target's may be as long as any."""
+    partial = target.with_name(f".{os.urandom(8).hex()}")
+    file = partial.open("xb")
+    try:
+        with file:
+            file.write(data)
+        partial.replace(target)
+    finally:
+        partial.unlink(missing_ok=True)
 
 
 def draw_best(client: Client, options: Namespace, node: NodeInfo) -> list[str]:
@@ -113,7 +124,7 @@ def drawing(run: RunInfo, node: NodeInfo, kept: bytes) -> Callable[[], Figure]:
         heights = cast(list[float], decoded[0] if run.figure == "overlap" else decoded)
         shape = step_function.SHAPES[run.figure](heights)
         return lambda: step_function.whole(run.run, below, shape)
-    except (msgspec.DecodeError, ValueError) as error:
+    except (msgspec.DecodeError, ValueError, RecursionError) as error:
         told = f"what node {node.node} returned cannot be drawn as {run.figure}: {error}"
         hint = f"tttctl best {run.run} --artifact FILE.json writes it as it is"
         raise Failed(400, Error(error=told, hint=hint)) from None

@@ -65,7 +65,8 @@ class Log:
         return [rest] if rest else []
 
     def _part(self, offset: int) -> LogPart:
-        query = urlencode({"source": self.source, "offset": offset, "file": self._file if offset >= 0 else ""})
+        asked = {"source": self.source, "offset": offset, "file": self._file if offset >= 0 else ""}
+        query = urlencode(asked, errors="surrogateescape")
         part = self._client.get(f"{self._path}?{query}", LogPart)
         self._file, self._offset = part.file, part.offset
         return part

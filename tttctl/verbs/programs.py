@@ -49,7 +49,7 @@ def show(client: Client, options: Namespace) -> int:
 def verify(client: Client, options: Namespace) -> int:
     if options.task:
         _judge_file(options)
-    if Path(options.what).is_file():
+    if _is_file(options.what):
         told = f"{options.what} is a file: say for which task it is to be judged"
         raise Failed(400, Error(error=told, hint=f"tttctl verify --task TASK {options.what}"))
     verdict = client.post(run_path(options.what, "/verify"), Verify(node=options.node), Verified)
@@ -78,6 +78,13 @@ def _judge_file(options: Namespace) -> NoReturn:
         command += ["--sandbox", options.sandbox]
     sys.stdout.flush()
     os.execv(sys.executable, [*command, "--json"] if options.json else command)
+
+
+def _is_file(name: str) -> bool:
+    try:
+        return Path(name).is_file()
+    except OSError:  # longer than a name may be, or in a folder that may not be entered
+        return False
 
 
 def _node(client: Client, run: str, id: int) -> NodeInfo:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from argparse import Namespace
-from collections.abc import Iterable
 
 from tttctl.client import Client, Failed, run_path
 from tttctl.render import duration, moment, number, say, show_json, table
@@ -41,7 +40,7 @@ def submit(client: Client, options: Namespace) -> int:
 def runs(client: Client, options: Namespace) -> int:
     found = client.get("/v1/runs", list[RunInfo])
     if options.names:
-        _names(run.run for run in found)
+        _names([run.run for run in found], options.json)
     elif options.json:
         show_json(found)
     elif found:
@@ -79,7 +78,7 @@ def cancel(client: Client, options: Namespace) -> int:
 def tasks(client: Client, options: Namespace) -> int:
     found = client.get("/v1/tasks", list[protocol.TaskInfo])
     if options.names:
-        _names(task.name for task in found)
+        _names([task.name for task in found], options.json)
     elif options.json:
         show_json(found)
     else:
@@ -130,7 +129,10 @@ def _next(run: RunInfo) -> list[str]:
             return [f"tttctl best {name}, tttctl report {name}, tttctl export {name} DIR"] if run.best else []
 
 
-def _names(names: Iterable[str]) -> None:
+def _names(names: list[str], as_json: bool) -> None:
+    if as_json:
+        show_json(names)
+        return
     for name in names:
         say(name)
 

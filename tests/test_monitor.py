@@ -16,10 +16,12 @@ import pytest
 from textual import events
 from textual.geometry import Region
 from textual.pilot import Pilot
+from textual.widgets._footer import FooterKey
+from textual.widgets._toast import Toast
 
 from tests import fake_monitor as fake
 from tttctl.client import Failed, run_path
-from tttctl.monitor import feed
+from tttctl.monitor import dialogs, feed
 from tttctl.monitor.app import Monitor
 from tttctl.monitor.dialogs import Best, Confirm, Drawn, Text
 from tttctl.monitor.panel import Panel, Reader
@@ -58,7 +60,7 @@ async def screen(
 ) -> AsyncIterator[tuple[Monitor, Pilot[None], fake.FakeClient]]:
     client = fake.FakeClient(answers(changes or {}))
     app = Monitor(fake.StillSource(client), status or fake.status(), "dark", clock=lambda: fake.NOW)
-    async with app.run_test(size=size) as pilot:
+    async with app.run_test(size=size, notifications=True) as pilot:
         await pilot.pause()
         yield app, pilot, client
 
@@ -94,13 +96,15 @@ async def test_all_panels_are_on_the_smallest_screen() -> None:
 async def test_p_and_r_act_on_the_chosen_run_their_capitals_on_the_daemon() -> None:
     async with screen() as (app, pilot, client):
         await pilot.press("p", "r", "P", "R")
-        await pilot.pause()
+        await pilot.pause(0.1)
         paths = ["/v1/runs/erdos-long/pause", "/v1/runs/erdos-long/resume", "/v1/pause", "/v1/resume"]
         assert client.posted == list(zip(paths, [Pause(), None, Pause(), None], strict=True))
-        assert said(app)[0] == "erdos-long: asked to pause" and len(said(app)) == 4
+        assert said(app) == ["the daemon goes on"]  # only the newest, which covers no more than the keys
+        assert app.screen.query_one(Toast).region.y == 23
 
 
-async def test_c_asks_before_it_cancels() -> None:
+async def test_c_asks_before_it_cancels(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dialogs, "READ_SECONDS", 0.0)  # test_monitor_keys.py has the wait
     async with screen() as (app, pilot, client):
         for keys in (["n"], ["escape"], ["enter"], ["q"]):
             await pilot.press("c")
@@ -208,6 +212,44 @@ async def test_arrows_choose_a_run() -> None:
             assert "Best of packing-2" in shown(app, "best")
             await pilot.press(up, up)
             assert app.seen.chosen == "erdos-long"
+
+
+async def test_without_a_run_in_hand_the_newest_find_is_chosen() -> None:
+    async with screen(fake.status(current=None)) as (app, pilot, _):
+        await pilot.press("enter")
+        text = read(app)
+        assert "finished" in text and "sum of radii 2.6203871" in text
+
+
+async def test_a_dialog_that_waits_for_the_daemon_goes_where_that_refuses() -> None:
+    async with screen(changes={"/v1/tasks": Failed(500, Error(error="no catalog"))}) as (app, pilot, _):
+        await pilot.press("t")
+        await pilot.pause()
+        assert len(app.screen_stack) == 1 and said(app) == ["no catalog"]
+
+
+async def test_a_terminal_that_is_too_small_says_so_and_only_q_acts() -> None:
+    async with screen(size=(60, 15)) as (app, pilot, client):
+        assert "the monitor wants 80x24; it has 60x15" in " ".join(shown(app).split())
+        await pilot.press("p", "c", "slash", "enter")
+        assert len(app.screen_stack) == 1 and not client.posted and not app.focused
+        assert [key.description for key in app.screen.query(FooterKey)] == ["quit"]
+        await pilot.resize_terminal(80, 24)
+        await pilot.pause(0.2)
+        assert "284/512 judged" in shown(app) and len(app.screen.query(FooterKey)) == 9
+        await pilot.resize_terminal(60, 15)
+        await pilot.press("q")
+        assert not app.is_running
+
+
+async def test_the_best_screens_title_has_objective_node_and_step_at_80_columns() -> None:
+    async with screen(changes={"/v1/runs/packing-1/best": fake.node(node=123456, objective=2.6359830849)}) as made:
+        app, pilot, _ = made
+        await pilot.press("down", "down", "down", "down", "b")
+        await pilot.pause()
+        sheet = app.screen.query_one(".sheet")
+        top = "".join(strip.text for strip in sheet.render_lines(Region(0, 0, 80, 1)))
+        assert "sum of radii 2.635983085, node 123456, step 12 · packing-1" in top
 
 
 async def test_d_turns_dark_to_light() -> None:

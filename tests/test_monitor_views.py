@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from tests import fake_monitor as fake
 from tttctl.client import Failed
-from tttctl.monitor import best, charts, figures, grid, palette, phases, plan, source, text, views
+from tttctl.monitor import best, charts, figures, grid, palette, phases, plan, progress, source, text, views
 from tttctl.monitor.divergence import gap_alarm, gauges, kl_alarm
 from tttctl.monitor.queue import window
 from tttctl.monitor.seen import Seen, lost, moved, told
@@ -216,6 +216,67 @@ def test_the_queue_has_what_works_first_then_what_is_next_then_the_newest() -> N
     order = [run.run for run in seen().listed()]
     assert order == ["erdos-long", "packing-2", "erdos-frozen", "erdos-0", "packing-1"]
     assert [run.run for run in seen(search="FAILED").listed()] == ["erdos-0"]
+
+
+def test_a_queued_run_is_before_what_does_not_go_on_by_itself_and_priority_counts_only_there() -> None:
+    runs = [
+        fake.run("old", "finished", priority=9),
+        fake.run("held back", "paused", priority=7),
+        fake.run("second", "queued"),
+        fake.run("third", "queued", created=fake.NOW - 99999),
+        fake.run("next", "queued", priority=5),
+        fake.run("in hand", "paused"),
+        fake.run("new", "finished"),
+    ]
+    listed = seen(fake.status(runs=runs, current=fake.current(run=runs[5]))).listed()
+    assert [run.run for run in listed] == ["in hand", "next", "second", "third", "held back", "new", "old"]
+
+
+def test_a_paused_daemons_run_does_not_say_that_it_works() -> None:
+    paused = screen(seen(fake.status(paused=True)), 200, 59)
+    assert "held: the daemon is paused" in paused["header"][0] and "ETA" not in paused["header"][0]
+    assert "‖ erdos-long" in screen(seen(fake.status(paused=True)), 80, 23)["queue"][1]
+    assert "running" not in "".join(paused["header"] + paused["queue"])
+    assert "running" in screen(seen(), 200, 59)["header"][0]
+
+
+def test_without_a_run_in_hand_the_newest_find_is_shown() -> None:
+    waiting = [fake.run("a", "finished", priority=3), fake.run("b", "finished"), fake.run("c", "failed")]
+    idle = seen(fake.status(runs=[*waiting, fake.run("d", "paused")], current=None))
+    shown = idle.shown()
+    assert shown is not None and shown.run == "b"
+    none = seen(fake.status(runs=waiting[2:], current=None)).shown()
+    assert none is not None and none.run == "c"
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "told"),
+    [
+        ("sum of radii", 2.06503714159, "sum of radii 2.06504  0.571 to 2.63598"),
+        ("C5", 0.38214907123, "C5 0.3821490712  0.00127 to 0.380876"),
+        ("a name of many words", 2.5, "a name of many words"),
+    ],
+)
+def test_the_target_stays_at_39_columns(name: str, value: float, told: str) -> None:
+    target = 0.380876 if name == "C5" else 2.635983
+    found = replace(fake.STARTER, objective=value)
+    direction = "lower" if name == "C5" else "higher"
+    run = fake.run("x", best=found, target=target, objective_name=name, direction=direction)
+    line = "".join(span.text for span in progress.headline(run, 39))
+    assert len(line) <= 39 and line.endswith(f" to {target:.6g}")
+    assert line == told or (name.startswith("a name") and "… 2.5" in line)
+
+
+def test_a_coarse_grid_says_so_in_the_smallest_terminal() -> None:
+    said = screen(seen(), plan.LEAST_WIDTH, plan.LEAST_HEIGHT)["grid"][0]
+    assert "tile 2×1: best or most" in said
+
+
+@pytest.mark.parametrize("size", [(60, 14), (75, 40), (100, 17), (20, 6)])
+def test_where_there_is_no_room_the_monitor_says_what_it_wants(size: tuple[int, int]) -> None:
+    said = screen(seen(), *size)
+    assert list(said) == ["narrow"]
+    assert f"wants 80x24; it has {size[0]}x{size[1] + 1}." in " ".join(" ".join(said["narrow"]).split())
 
 
 def test_the_cursor_is_always_on_the_screen() -> None:

@@ -2,7 +2,8 @@
 
     Feed.tell -> Heard -> Seen -> views.panel -> Panel.show        once for each snapshot, and every second
 
-Nothing here waits for the daemon: all calls are the feed's.
+Nothing here waits for the daemon: all calls are the feed's.  All keys but those that scroll a text act by bindings
+with priority, in the order in which they were pressed: others act after what was pressed behind them.
 """
 
 from __future__ import annotations
@@ -14,22 +15,28 @@ from functools import partial
 from typing import ClassVar
 
 import msgspec
+from textual import events
 from textual.app import App, ComposeResult
-from textual.binding import Binding, BindingType
+from textual.binding import BindingType
 from textual.message import Message
-from textual.widgets import Footer, Input
+from textual.notifications import SeverityLevel
+from textual.widgets import Footer
 
 from tttctl.client import Client, run_path
 from tttctl.monitor import best, feed, pages, palette, views
-from tttctl.monitor.dialogs import Best, Confirm, Text
+from tttctl.monitor.dialogs import Asking, Best, Confirm, Dialog, Text
+from tttctl.monitor.filter import Filter
+from tttctl.monitor.keys import ACTIONS, BINDINGS, WITH_FILTER
 from tttctl.monitor.panel import Dashboard, Panel, styles, theme
-from tttctl.monitor.plan import PANELS, plan, roomy
+from tttctl.monitor.plan import PANELS, narrow, plan, roomy
 from tttctl.monitor.queue import window
 from tttctl.monitor.seen import Seen, lost, moved, told
 from tttctl.monitor.text import one_line, visible
 from tttdd.protocol import Pause, RunInfo, Status, TaskInfo
 
 ROWS_RETRY_SECONDS = 5.0
+SAID_SECONDS = 3.0
+REFUSED_SECONDS = 8.0
 
 
 class Heard(Message):
@@ -45,24 +52,7 @@ class Monitor(App[None]):
     CSS_PATH = "style.tcss"
     AUTO_FOCUS = ""
     ENABLE_COMMAND_PALETTE = False
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("p", "pause", "pause"),
-        Binding("r", "resume", "resume"),
-        Binding("c", "cancel", "cancel"),
-        Binding("enter", "details", "details", key_display="⏎"),
-        Binding("b", "best", "best"),
-        Binding("t", "tasks", "tasks"),
-        Binding("slash", "search", "filter", key_display="/"),
-        Binding("question_mark", "help", "help", key_display="?"),
-        Binding("q", "quit", "quit"),
-        Binding("ctrl+c", "quit", show=False, priority=True),
-        Binding("P", "pause_all", show=False),
-        Binding("R", "resume_all", show=False),
-        Binding("d", "turn", show=False),
-        Binding("down,j", "move(1)", show=False),
-        Binding("up,k", "move(-1)", show=False),
-        Binding("escape", "leave", show=False),
-    ]
+    BINDINGS: ClassVar[list[BindingType]] = BINDINGS
 
     def __init__(
         self, source: feed.Source, first: Status | None, look: str, clock: Callable[[], float] = time.time
@@ -71,6 +61,9 @@ class Monitor(App[None]):
         self._source, self._clock = source, clock
         self.seen = Seen() if first is None else told(Seen(), first, clock())
         self._asked_rows: dict[str, tuple[int, float]] = {}
+        self.pressed = 0.0
+        """When the key was pressed that acts now (monotonic)."""
+        self._filter = Filter()
         self._panels = {name: Panel(name) for name in PANELS}
         self._dashboard = Dashboard(list(self._panels.values()))
         for name in palette.PALETTES:
@@ -81,16 +74,18 @@ class Monitor(App[None]):
 
     def compose(self) -> ComposeResult:
         yield self._dashboard
-        yield Input(id="search", placeholder="filter the runs", compact=True)
+        yield self._filter
         yield Footer(compact=True, show_command_palette=False)
 
     def on_mount(self) -> None:
         self._source.start(self.tell)
+        self.watch(self._filter, "value", self._searched, init=False)
         self.set_interval(1.0, self.redraw)
         self.redraw()
 
-    def on_resize(self) -> None:
-        self.call_after_refresh(self.redraw)
+    def on_dashboard_resized(self) -> None:
+        self.redraw()
+        self.refresh_bindings()
 
     def on_unmount(self) -> None:
         self._source.stop()
@@ -117,7 +112,9 @@ class Monitor(App[None]):
             case feed.Answer(then, value):
                 then(value)
             case feed.Refused(why):
-                self.notify(visible(why), severity="error", markup=False)
+                if isinstance(self.screen, Asking):
+                    self.screen.dismiss()
+                self._say(why, REFUSED_SECONDS, "error")
         self.redraw()
 
     def redraw(self) -> None:
@@ -139,6 +136,24 @@ class Monitor(App[None]):
                 self._source.rows(run.run)
 
     # Keys and clicks
+
+    async def on_event(self, event: events.Event) -> None:
+        if isinstance(event, events.Key) and not event.is_forwarded:
+            self.pressed = event.time
+            if event.is_printable and event.character and self.focused is self._filter:
+                self._filter.type_in(event.character)
+                return
+        await super().on_event(event)
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """The dashboard's keys are neither a dialog's nor the filter's; where it has no room, only `q` is left."""
+        if action not in ACTIONS:
+            return True
+        if len(self.screen_stack) > 1:
+            return False
+        if narrow(*self._dashboard.size):
+            return action == "end"
+        return action in WITH_FILTER or self.focused is not self._filter
 
     def on_panel_clicked(self, event: Panel.Clicked) -> None:
         if event.panel != "queue":
@@ -166,6 +181,9 @@ class Monitor(App[None]):
     def action_move(self, by: int) -> None:
         self.seen = moved(self.seen, by)
         self.redraw()
+
+    action_walk = action_move  # of a letter, which is text while the filter is written
+    action_end = App[None].action_quit  # of another, that leaves ctrl+c alone
 
     def action_pause(self) -> None:
         self._change("pause", Pause(), "asked to pause")
@@ -209,27 +227,38 @@ class Monitor(App[None]):
             self._say("no run is chosen")
         return run
 
-    def _say(self, text: str) -> None:
-        self.notify(visible(text), markup=False)
+    def _say(self, text: str, seconds: float = SAID_SECONDS, severity: SeverityLevel = "information") -> None:
+        """One at a time: more would cover what is below."""
+        self.clear_notifications()
+        self.notify(visible(text), severity=severity, markup=False, timeout=seconds)
+
+    def _show(self, call: Callable[[Client], feed.Value], made: Callable[[feed.Value], Dialog]) -> None:
+        """A dialog of what is asked for; until that has come, keys are for none but it."""
+        asking = Asking()
+
+        def show(value: feed.Value) -> None:
+            if self.screen is asking:
+                asking.dismiss()
+                self.push_screen(made(value))
+
+        self.push_screen(asking)
+        self._source.ask(call, show)
 
     def action_details(self) -> None:
         if run := self._chosen():
             rows = self.seen.rows(run.run)
-            self.push_screen(Text(run.run, lambda width: pages.details(run, rows, width)))
+            state = self.seen.state(run)
+            self.push_screen(Text(run.run, lambda width: pages.details(run, state, rows, width)))
 
     def action_best(self) -> None:
         if run := self._chosen():
-            self._source.ask(lambda client: best.fetch(client, run), partial(self._show_best, run))
-
-    def _show_best(self, run: RunInfo, found: best.Found) -> None:
-        source = partial(best.program_lines, found)
-        self.push_screen(Best(pages.about(found.node, run), source, best.figure_drawer(found)))
+            self._show(lambda client: best.fetch(client, run), partial(_best, run))
 
     def action_tasks(self) -> None:
-        def show(found: list[TaskInfo]) -> None:
-            self.push_screen(Text("tasks", partial(pages.tasks, found)))
-
-        self._source.ask(_tasks, show)
+        self._show(
+            lambda client: client.get("/v1/tasks", list[TaskInfo]),
+            lambda found: Text("tasks", partial(pages.tasks, found)),
+        )
 
     def action_help(self) -> None:
         self.push_screen(Text("tttctl monitor", pages.help_lines))
@@ -245,28 +274,26 @@ class Monitor(App[None]):
     # The filter
 
     def action_search(self) -> None:
-        field = self.query_one("#search", Input)
-        field.add_class("open")
-        field.focus()
+        """At once: the next key is its first letter."""
+        self._filter.display = True
+        self.set_focus(self._filter)
 
     def action_leave(self) -> None:
         """End the filter, and follow the run in hand again."""
-        self.query_one("#search", Input).value = ""
-        self._close_search()
+        self._filter.value = ""
+        self.action_keep()
         self.seen = msgspec.structs.replace(self.seen, search="", chosen="")
         self.redraw()
 
-    def on_input_changed(self, event: Input.Changed) -> None:
-        self.seen = msgspec.structs.replace(self.seen, search=event.value)
+    def _searched(self, value: str) -> None:
+        self.seen = msgspec.structs.replace(self.seen, search=value)
         self.redraw()
 
-    def on_input_submitted(self, event: Input.Submitted) -> None:
-        self._close_search()
-
-    def _close_search(self) -> None:
-        self.query_one("#search", Input).remove_class("open")
+    def action_keep(self) -> None:
+        """The filter as it is; keys are the dashboard's again."""
+        self._filter.display = False
         self.set_focus(None)
 
 
-def _tasks(client: Client) -> list[TaskInfo]:
-    return client.get("/v1/tasks", list[TaskInfo])
+def _best(run: RunInfo, found: best.Found) -> Best:
+    return Best(pages.about(found.node, run), partial(best.program_lines, found), best.figure_drawer(found))

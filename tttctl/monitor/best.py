@@ -13,8 +13,6 @@ from tttctl.monitor.text import Line, line, wrapped
 from tttdd.protocol import NodeInfo, RunInfo
 
 NOT_FOUND = 404
-CHARACTERS = 200_000
-"""Of a program, that are highlighted and shown."""
 
 
 class Found(msgspec.Struct, frozen=True):
@@ -32,9 +30,7 @@ class Artifact(msgspec.Struct, frozen=True):
 def fetch(client: Client, run: RunInfo) -> Found:
     """Raises what a call raises; a figure that cannot be had is none of that."""
     node = client.get(run_path(run.run, "/best"), NodeInfo)
-    program = source.highlighted(node.program[:CHARACTERS].rstrip("\n"))
-    if len(node.program) > CHARACTERS:
-        program += [(), line((f"{len(node.program) - CHARACTERS} more characters; tttctl best shows all", "warn"))]
+    program = source.highlighted(source.beginning(node.program.rstrip("\n")))
     return Found(node, program, _figure(client, run, node))
 
 
@@ -52,9 +48,16 @@ def _figure(client: Client, run: RunInfo, node: NodeInfo) -> figures.Drawable | 
 
 
 def program_lines(found: Found, width: int) -> list[Line]:
-    """The program, then what it printed."""
-    printed = [(), line(("it printed", "title")), *wrapped(found.node.output.rstrip("\n"), width)]
-    return [*source.numbered(found.program, width), *(printed if found.node.output.strip() else [])]
+    """The program, then what it printed; of each as much as a screen can be made of at once."""
+    program, output = found.node.program.rstrip("\n"), found.node.output.rstrip("\n")
+    shown = [*source.numbered(found.program, width), *source.left_out(program, "tttctl best RUN -o FILE")]
+    if not output.strip():
+        return shown
+    printed = [
+        *wrapped(source.beginning(output), width),
+        *source.left_out(output, f"tttctl show RUN {found.node.node}"),
+    ]
+    return [*shown, (), line(("it printed", "title")), *printed]
 
 
 def figure_drawer(found: Found) -> Callable[[int, int], list[Line]]:

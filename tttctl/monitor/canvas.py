@@ -25,12 +25,16 @@ class Canvas:
 
     def dot(self, x: float, y: float) -> None:
         """What lies outside is not drawn."""
-        column, row = math.floor(x + 0.5), math.floor(y + 0.5)
-        if 0 <= column < self.columns and 0 <= row < self.rows:
+        x, y = x + 0.5, y + 0.5
+        if 0 <= x < self.columns and 0 <= y < self.rows:  # never so for what is not finite
+            column, row = int(x), int(y)
             self._cells[row // 4][column // 2] |= BITS[row % 4][column % 2]
 
     def line(self, x0: float, y0: float, x1: float, y1: float) -> None:
-        count = math.ceil(min(max(abs(x1 - x0), abs(y1 - y0), 1), 4 * (self.columns + self.rows + 1)))
+        longest = max(abs(x1 - x0), abs(y1 - y0), 1)
+        if math.isnan(longest):
+            return
+        count = math.ceil(min(longest, 4 * (self.columns + self.rows + 1)))
         for i in range(count + 1):
             self.dot(x0 + (x1 - x0) * i / count, y0 + (y1 - y0) * i / count)
 
@@ -43,14 +47,30 @@ class Canvas:
             if x % (on + off) < on:
                 self.dot(x, y)
 
-    def circle(self, x: float, y: float, radius: float) -> None:
-        count = max(8, math.ceil(2 * math.pi * min(radius, self.columns + self.rows)))
-        for i in range(count):
+    def circle(self, x: float, y: float, radius: float) -> int:
+        """How many dots it took: only the arc that may be on the canvas is gone along."""
+        reach = math.hypot(self.columns, self.rows) / 2 + 1
+        right, down = self.columns / 2 - x, self.rows / 2 - y
+        away = math.hypot(right, down)
+        if not abs(away - radius) <= reach:
+            return 0
+        count = max(8, math.ceil(2 * math.pi * radius))
+        half = math.ceil(math.asin(reach / away) / (2 * math.pi) * count) if away > reach else count / 2
+        first = round(math.atan2(down, right) / (2 * math.pi) * count - half) if away > reach else 0
+        arc = range(first, first + min(count, math.ceil(2 * half) + 1))
+        for i in arc:
             angle = 2 * math.pi * i / count
             self.dot(x + radius * math.cos(angle), y + radius * math.sin(angle))
+        return len(arc)
 
     def cell(self, column: int, row: int) -> int:
         return self._cells[row][column]
+
+
+def unit(*values: float) -> float:
+    """The power of two next below the largest: what is divided by it keeps its digits, and can be subtracted."""
+    largest = max(map(abs, values))
+    return math.ldexp(1.0, math.frexp(largest)[1] - 1) if 0 < largest < math.inf else 1.0
 
 
 def overlaid(layers: Sequence[tuple[Canvas, str]]) -> list[Line]:

@@ -6,15 +6,17 @@ What is drawn is what was told: a value that is missing or not finite leaves a g
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Sequence
 from functools import lru_cache
 from itertools import pairwise
 
-from tttctl.monitor.canvas import Canvas, overlaid
+from tttctl.monitor.canvas import Canvas, overlaid, unit
 from tttctl.monitor.text import Line, Span, fit, line, width_of
 from tttctl.render import number
 
 BLOCKS = "▁▂▃▄▅▆▇█"
+LARGEST = sys.float_info.max
 
 
 @lru_cache(maxsize=64)
@@ -23,19 +25,23 @@ def staircase(
 ) -> list[Line]:
     """A value that holds until the next, from x = 0 to `last`; `target` as a dashed line."""
     known = [(x, y) for x, y in points if math.isfinite(y)]
+    target = target if target is not None and math.isfinite(target) else None
     if not known or width < 12 or height < 2:
         return [line(("no step yet", "dim"))]
-    low, high = _bounds([*(y for _, y in known), *(() if target is None else (target,))])
+    values = [*(y for _, y in known), *(() if target is None else (target,))]
+    whole = unit(*values)
+    low, high = _bounds([value / whole for value in values])
+    goes = None if target is None else target / whole
     rows = height - 1 if height >= 6 else height
-    labels = _labels(low, high, target, rows)
+    labels = _labels(low, high, goes, rows, whole)
     left = max(len(text) for text, _ in labels.values()) + 1
     plot = Canvas(width - left, rows)
     goal = Canvas(width - left, rows)
     across, down = (plot.columns - 1) / max(last, 1), (plot.rows - 1) / (high - low)
-    steps = [(x * across, (high - y) * down) for x, y in known]
+    steps = [(x * across, (high - y / whole) * down) for x, y in known]
     plot.path([corner for pair in pairwise(steps) for corner in _corner(*pair)] or steps * 2)
-    if target is not None:
-        goal.dashes((high - target) * down)
+    if goes is not None:
+        goal.dashes((high - goes) * down)
     drawn = [
         (_label(labels.get(row, ("", "dim")), left), *cells)
         for row, cells in enumerate(overlaid([(plot, "curve"), (goal, "target")]))
@@ -53,13 +59,14 @@ def _bounds(values: Sequence[float]) -> tuple[float, float]:
     return low - room, high + room
 
 
-def _labels(low: float, high: float, target: float | None, rows: int) -> dict[int, tuple[str, str]]:
-    """Row -> its label; the target's own goes before the ends'."""
+def _labels(low: float, high: float, target: float | None, rows: int, whole: float) -> dict[int, tuple[str, str]]:
+    """Row -> its label; the target's own goes before the ends'.  The values are parts of `whole`."""
     digits = 6 if high - low < 0.01 * max(abs(low), abs(high)) else 4
-    labels = {0: (number(high, digits), "dim"), rows - 1: (number(low, digits), "dim")}
+    ends = [number(max(-LARGEST, min(LARGEST, end * whole)), digits) for end in (high, low)]
+    labels = {0: (ends[0], "dim"), rows - 1: (ends[1], "dim")}
     if target is not None:
         row = min(rows - 1, math.floor((high - target) / (high - low) * rows))
-        labels[row] = (number(target, 6), "target")
+        labels[row] = (number(target * whole, 6), "target")
     return labels
 
 
@@ -78,9 +85,10 @@ def sparkline(values: Sequence[float], width: int) -> str:
     finite = [value for value in shown if math.isfinite(value)]
     if not finite:
         return ""
-    low, high = min(finite), max(finite)
+    whole = unit(*finite)
+    low, high = min(finite) / whole, max(finite) / whole
     scale = (len(BLOCKS) - 1) / (high - low) if high > low else 0.0
-    return "".join(BLOCKS[round((value - low) * scale)] if math.isfinite(value) else " " for value in shown)
+    return "".join(BLOCKS[round((value / whole - low) * scale)] if math.isfinite(value) else " " for value in shown)
 
 
 def bar(share: float, width: int, role: str) -> Line:

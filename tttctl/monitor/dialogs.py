@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Callable
+from operator import attrgetter
 from typing import ClassVar
 
 from textual.app import ComposeResult
@@ -15,22 +18,31 @@ from tttctl.monitor.panel import Reader
 from tttctl.monitor.text import Line, visible
 
 Make = Callable[[int], list[Line]]
+Dialog = ModalScreen[None]
 
-CLOSE = Binding("escape,q", "dismiss", "Close", show=False)
+CLOSE = Binding("escape,q", "dismiss", "Close", show=False, priority=True)
+READ_SECONDS = 0.5
+"""A question is on the screen before it can be answered with yes."""
+PATIENCE_SECONDS = 0.3
+"""What comes sooner needs no word that it is awaited."""
+PRESSED = attrgetter("app.pressed")
+"""Of a dialog: when the key was pressed that acts now."""
 
 
 class Confirm(ModalScreen[bool]):
-    """Yes or no; no is what enter means."""
+    """Yes or no; no is what enter means.  A key that was pressed before the question could be read says no yes."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("y", "answer(True)", "Yes"),
-        Binding("n,escape,q", "answer(False)", "No"),
-        Binding("left,right", "app.focus_next", show=False),
+        Binding("y", "answer(True)", "Yes", priority=True),
+        Binding("n,escape,q", "answer(False)", "No", priority=True),
+        Binding("enter", "press", show=False, priority=True),
+        Binding("left,right,tab,shift+tab", "app.focus_next", show=False, priority=True),
     ]
 
     def __init__(self, question: str, yes: str, no: str) -> None:
         super().__init__()
         self._question, self._yes, self._no = question, yes, no
+        self._shown = math.inf
 
     def compose(self) -> ComposeResult:
         with Vertical(classes="dialog"):
@@ -41,12 +53,42 @@ class Confirm(ModalScreen[bool]):
 
     def on_mount(self) -> None:
         self.query_one("#no").focus()
+        self.call_after_refresh(self._is_shown)
+
+    def _is_shown(self) -> None:
+        self._shown = time.monotonic()
+
+    @property
+    def _read(self) -> bool:
+        return PRESSED(self) >= self._shown + READ_SECONDS
 
     def on_button_pressed(self, event: Button.Pressed) -> None:
         self.dismiss(event.button.id == "yes")
 
     def action_answer(self, yes: bool) -> None:
-        self.dismiss(yes)
+        if self._read or not yes:
+            self.dismiss(yes)
+
+    def action_press(self) -> None:
+        if self._read:
+            self.dismiss(self.query_one("#yes").has_focus)
+
+
+class Asking(ModalScreen[None]):
+    """Until the daemon has answered; unseen where that is soon."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [CLOSE]
+
+    def compose(self) -> ComposeResult:
+        with Vertical(classes="dialog") as self._box:
+            yield Static("asking the daemon; esc leaves it", markup=False)
+
+    def on_mount(self) -> None:
+        self._box.visible = False
+        self.set_timer(PATIENCE_SECONDS, self._say)
+
+    def _say(self) -> None:
+        self._box.visible = True
 
 
 class Text(ModalScreen[None]):
@@ -74,7 +116,7 @@ class Text(ModalScreen[None]):
 class Best(ModalScreen[None]):
     """A program on the left, its figure on the right; below one another where that is too narrow."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [CLOSE, Binding("b", "dismiss", show=False)]
+    BINDINGS: ClassVar[list[BindingType]] = [CLOSE, Binding("b", "dismiss", show=False, priority=True)]
 
     def __init__(self, title: str, source: Make, figure: Callable[[int, int], list[Line]]) -> None:
         super().__init__()

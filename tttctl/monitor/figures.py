@@ -11,12 +11,14 @@ from typing import Any
 
 import msgspec
 
-from tttctl.monitor.canvas import Canvas, overlaid
+from tttctl.monitor.canvas import Canvas, overlaid, unit
 from tttctl.monitor.text import Line, Span, line, sentences
 from tttctl.render import number
 
 MOST_CIRCLES = 20_000
 MOST_HEIGHTS = 1_000_000
+MOST_DOTS = 200_000
+"""After which no further circle is begun: the screen waits for it, and no packing takes as many."""
 
 
 class NotDrawn(Exception):
@@ -72,6 +74,8 @@ def _overlap(artifact: Any) -> Curves:
     if not total > 0:
         raise NotDrawn("the heights sum to nothing")
     scaled = [height * count / 2 / total for height in heights]
+    if not all(abs(height) < 1e100 for height in scaled):
+        raise NotDrawn("the heights sum to next to nothing")
     curve = _convolved(scaled, [1 - height for height in reversed(scaled)])
     return Curves(scaled, [value * 2 / count for value in curve], "overlap")
 
@@ -116,12 +120,22 @@ def _draw_circles(figure: Circles, width: int, height: int) -> list[Line]:
     canvas, square = Canvas(2 * rows, rows), Canvas(2 * rows, rows)
     side = canvas.rows - 1
     square.path([(0, 0), (side, 0), (side, side), (0, side), (0, 0)])
-    for x, y, radius in figure.circles:
-        canvas.circle(x * side, (1 - y) * side, radius * side)
+    drawn = _outlines(canvas, sorted(figure.circles, key=lambda circle: -circle[2]), side)
     total = math.fsum(radius for _, _, radius in figure.circles)
-    told = line((f"{len(figure.circles)} circles, radii sum to {number(total, 8)}", "dim"))
+    fewer = f", the {drawn} largest drawn" if drawn < len(figure.circles) else ""
+    told = line((f"{len(figure.circles)} circles, radii sum to {number(total, 8)}{fewer}", "dim"))
     margin = Span(" " * max(0, (width - 2 * rows) // 2))
     return [*((margin, *row) for row in overlaid([(canvas, "curve"), (square, "dim")])), told]
+
+
+def _outlines(canvas: Canvas, circles: Sequence[tuple[float, float, float]], side: int) -> int:
+    """How many of them were drawn before the dots were used up."""
+    dots = 0
+    for place, (x, y, radius) in enumerate(circles):
+        if dots >= MOST_DOTS:
+            return place
+        dots += canvas.circle(x * side, (1 - y) * side, radius * side)
+    return len(circles)
 
 
 def _draw_curves(figure: Curves, width: int, height: int) -> list[Line]:
@@ -141,10 +155,12 @@ def _plot(values: Sequence[float], mark: float | None, width: int, height: int, 
     """Values over their places, each a step, the axis at 0; `mark` as a dashed line."""
     canvas, marks = Canvas(width, height), Canvas(width, height)
     low, high = min(0.0, *values), max(0.0, *values)
+    whole = unit(low, high)
+    low, high = low / whole, high / whole
     down = (canvas.rows - 1) / ((high - low) or 1.0)
     before: tuple[float, float] | None = None
     for column in range(canvas.columns):
-        least, greatest = _between(values, column, canvas.columns)
+        least, greatest = (value / whole for value in _between(values, column, canvas.columns))
         top, bottom = (high - greatest) * down, (high - least) * down
         if before is not None:  # no gap where a step is steep
             top, bottom = min(top, before[1]), max(bottom, before[0])
@@ -152,7 +168,7 @@ def _plot(values: Sequence[float], mark: float | None, width: int, height: int, 
         before = (high - greatest) * down, (high - least) * down
     marks.dashes(canvas.rows - 1 + low * down, 1, 1)
     if mark is not None:
-        marks.dashes((high - mark) * down)
+        marks.dashes((high - mark / whole) * down)
     return overlaid([(canvas, role), (marks, "target")])
 
 

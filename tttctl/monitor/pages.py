@@ -14,9 +14,9 @@ from tttdd.protocol import Best, CellState, NodeInfo, RunInfo, StepRow, TaskInfo
 LABEL = 11
 
 
-def details(run: RunInfo, rows: Sequence[StepRow], width: int) -> list[Line]:
+def details(run: RunInfo, state: str, rows: Sequence[StepRow], width: int) -> list[Line]:
     facts = [
-        ("state", f"{run.state}, {MODES[run.mode]}"),
+        ("state", f"{state}, {MODES[run.mode]}"),
         ("task", f"{run.task}, seed {run.seed}, grid {run.grid.groups} × {run.grid.rollouts}"),
         ("steps", f"{run.step} of {run.steps} committed, release {run.release}"),
         ("created", moment(run.created)),
@@ -68,9 +68,10 @@ def tasks(found: Sequence[TaskInfo], width: int) -> list[Line]:
 
 
 def about(node: NodeInfo, run: RunInfo) -> str:
-    objective = f"{run.objective_name} {number(node.objective, 12)}, " if node.objective is not None else ""
+    """What matters first: a title is cut at its end."""
+    objective = f"{run.objective_name} {number(node.objective, 10)}, " if node.objective is not None else ""
     origin = "starter" if node.seed else f"step {node.step + 1}"
-    return f"{run.run}: {objective}reward {number(node.reward, 10)}, node {node.node}, {origin}"
+    return f"{objective}node {node.node}, {origin} · {run.run} · reward {number(node.reward, 6)}"
 
 
 KEYS = (

@@ -110,6 +110,9 @@ def _changed(before: Sequence[Line], after: Sequence[Line], width: int) -> Itera
 class Dashboard(Widget):
     """All panels, placed by `plan`."""
 
+    class Resized(Message):
+        """It has its new size."""
+
     def __init__(self, panels: Sequence[Panel]) -> None:
         super().__init__(*panels)
         self.needs = Needs()
@@ -119,6 +122,9 @@ class Dashboard(Widget):
         if needs != self.needs:
             self.needs = needs
             self.children[0].refresh(layout=True)  # its own would forget the arrangement of what is around it alone
+
+    def on_resize(self) -> None:
+        self.post_message(self.Resized())
 
     @property
     def layout(self) -> Layout:

@@ -1,6 +1,7 @@
 """Where each panel lies, for any size: a pure function, so that no size can make panels overlap or leave the screen.
 
 compact: header, phases, devices, grid, best | divergence, queue | log      rules for titles
+narrow:  what is wanted, in words
 roomy:   header, phases, then grid, best, log | devices, divergence, queue, steps      boxes
 """
 
@@ -11,11 +12,15 @@ from typing import NamedTuple
 import msgspec
 
 ROOMY_WIDTH, ROOMY_HEIGHT = 116, 33
+WANTED = (80, 24)
+"""Columns and rows of a terminal; a few less will do, so that a border or a line of tmux does not count."""
+LEAST_WIDTH, LEAST_HEIGHT = 76, 18
+"""Below it panels would be without what they are for.  The height is without the keys and the filter."""
 RIGHT = 48
 """Columns that the right side needs: a gauge with its limit, five columns of the steps."""
 LEGEND = 16
 """Cells that the grid's legend takes."""
-PANELS = ("header", "banner", "phases", "devices", "grid", "best", "divergence", "queue", "steps", "log")
+PANELS = ("header", "banner", "phases", "devices", "grid", "best", "divergence", "queue", "steps", "log", "narrow")
 
 
 class Place(NamedTuple):
@@ -39,8 +44,15 @@ def roomy(width: int, height: int) -> bool:
     return width >= ROOMY_WIDTH and height >= ROOMY_HEIGHT
 
 
+def narrow(width: int, height: int) -> bool:
+    """Too small for the dashboard."""
+    return width < LEAST_WIDTH or height < LEAST_HEIGHT
+
+
 def plan(width: int, height: int, needs: Needs) -> dict[str, Place]:
     """Panel -> place; a panel that is not in it has no room."""
+    if narrow(width, height):
+        return {"narrow": Place(0, 0, width, height)} if width > 0 and height > 0 else {}
     top = 2 if needs.banner else 1
     places = {"header": Place(0, 0, width, 1)} | ({"banner": Place(0, 1, width, 1)} if needs.banner else {})
     rest = _roomy(width, height, top, needs) if roomy(width, height) else _compact(width, height, top, needs)
@@ -61,8 +73,6 @@ def _compact(width: int, height: int, top: int, needs: Needs) -> dict[str, Place
     places["grid"] = Place(0, y, width, grid)
     y, left = y + grid, left - grid
     upper = (left + 1) // 2
-    if width < 60:
-        return places | {"best": Place(0, y, width, upper), "queue": Place(0, y + upper, width, left - upper)}
     half, other = (width - 1) // 2, width - 1 - (width - 1) // 2
     return places | {
         "best": Place(0, y, half, upper),

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 
 from tttctl.monitor.charts import staircase
-from tttctl.monitor.text import Line, Span, joined, line, one_line
+from tttctl.monitor.text import Line, Span, cut, joined, line, one_line, width_of
 from tttctl.render import duration, number
 from tttdd.protocol import RunInfo, StepRow
 
@@ -21,25 +21,30 @@ COLUMNS = (
 )
 """Heading, width, metric, digits; those on the right go first where there is no room."""
 
+DIGITS = (10, 8, 6)
+"""Of the best, as many as there is room for."""
+
 
 def best_lines(run: RunInfo | None, rows: Sequence[StepRow], width: int, height: int) -> list[Line]:
     if run is None:
         return [line(("no run", "dim"))]
     target = run.target if run.best and run.best.objective is not None else None
     last = max(run.steps, run.step)
-    return [headline(run), *staircase(curve(run, rows), last, target, width, height - 1)]
+    return [headline(run, width), *staircase(curve(run, rows), last, target, width, height - 1)]
 
 
-def headline(run: RunInfo) -> Line:
+def headline(run: RunInfo, width: int) -> Line:
+    """Where there is no room, digits go, then the end of the objective's name: the target stays."""
     if run.best is None:
         return line(("nothing found yet", "dim"))
     name, value = (
         ("reward", run.best.reward) if run.best.objective is None else (run.objective_name, run.best.objective)
     )
-    parts = [line((one_line(name) + " ", "dim"), (number(value, 10), "best"))]
-    if run.target is not None and run.best.objective is not None:
-        parts.append(_distance(run, run.best.objective, run.target))
-    return joined(parts)
+    left = [_distance(run, value, run.target)] if run.target is not None and run.best.objective is not None else []
+    room = width - len(one_line(name)) - 1
+    told = [joined([line((number(value, digits), "best")), *left]) for digits in DIGITS]
+    most = next((tried for tried in told if width_of(tried) <= room), told[-1])
+    return line((cut(one_line(name), max(0, width - width_of(most) - 1)) + " ", "dim")) + most
 
 
 def _distance(run: RunInfo, value: float, target: float) -> Line:

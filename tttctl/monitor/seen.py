@@ -6,7 +6,7 @@ import msgspec
 
 from tttdd.protocol import Current, RunInfo, Status, StepRow
 
-ORDER = {state: place for place, state in enumerate(("running", "paused", "queued", "finished", "failed", "cancelled"))}
+OPEN = ("running", "queued", "paused")
 ENDED = ("finished", "failed", "cancelled")
 
 
@@ -29,15 +29,25 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True):
         return self.status.current if self.status else None
 
     def listed(self) -> list[RunInfo]:
-        """The runs that the queue shows: what works, what waits in the order in which it is taken, then the newest."""
-        runs = self.status.runs if self.status else []
-        return sorted((run for run in runs if matches(run, self.search)), key=_rank)
+        """The runs that the queue shows: what works, what is taken next, what is paused, then the newest that ended."""
+        runs = [run for run in self.status.runs if matches(run, self.search)] if self.status else []
+        name = self.current.run.run if self.current else ""
+        ended = [run for run in reversed(runs) if run.state in ENDED and run.run != name]
+        return [*sorted((run for run in runs if run not in ended), key=lambda run: _rank(run, name)), *ended]
 
     def shown(self) -> RunInfo | None:
-        """The run that keys act on, and whose curves are drawn."""
+        """The run that keys act on, and whose curves are drawn: the chosen one, the one in hand, or the newest find."""
         runs = self.listed()
         name = self.chosen or (self.current.run.run if self.current else "")
-        return next((run for run in runs if run.run == name), runs[0] if runs else None)
+        found = (run for run in runs if run.state == "finished" and not self.current)
+        return next((run for run in runs if run.run == name), next(found, runs[0] if runs else None))
+
+    def held(self, run: RunInfo) -> bool:
+        """It would work if the daemon were not paused."""
+        return run.state == "running" and self.status is not None and self.status.paused
+
+    def state(self, run: RunInfo) -> str:
+        return "held: the daemon is paused" if self.held(run) else run.state
 
     def rows(self, run: str) -> list[StepRow]:
         """The committed steps of a run."""
@@ -50,9 +60,10 @@ def matches(run: RunInfo, search: str) -> bool:
     return all(word in text for word in words)
 
 
-def _rank(run: RunInfo) -> tuple[int, int, float]:
-    ended = run.state in ENDED
-    return min(ORDER[run.state], ORDER["finished"]), -run.priority, -run.created if ended else run.created
+def _rank(run: RunInfo, in_hand: str) -> tuple[bool, int, int]:
+    """As the daemon takes them; of equal ones the one that was submitted first, as it lists them."""
+    place = OPEN.index(run.state) if run.state in OPEN else 0
+    return run.run != in_hand, place, -run.priority
 
 
 def told(seen: Seen, status: Status, now: float) -> Seen:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 
 from pygments.lexers.python import PythonLexer  # pyright: ignore[reportMissingTypeStubs]  # it has none
 from pygments.token import Comment, Keyword, Literal, Name, Operator, Token
-from rich.cells import cell_len, set_cell_size
 
-from tttctl.monitor.text import Line, Span, visible
+from tttctl.monitor.text import Line, Span, chopped, line, visible
 
 ROLES = (
     (Comment, "dim"),
@@ -23,16 +23,35 @@ ROLES = (
     (Token.Error, "text"),
 )
 
+LINES, CHARACTERS = 2_000, 200_000
+"""Of a program or of what it printed, that are shown: more would keep the screen waiting."""
+
 
 def highlighted(program: str) -> list[Line]:
     """One line for each of the program's."""
     lines: list[list[Span]] = [[]]
     for kind, text in PythonLexer(stripnl=False, ensurenl=False).get_tokens(visible(program)):
-        role = next((role for token, role in ROLES if kind in token), "text")
+        role = _role(kind)
         first, *rest = text.split("\n")
         lines[-1] += [Span(first, role)] if first else []
         lines += [[Span(part, role)] if part else [] for part in rest]
     return [tuple(spans) for spans in lines]
+
+
+@cache
+def _role(kind: tuple[str, ...]) -> str:
+    return next((role for token, role in ROLES if kind in token), "text")
+
+
+def beginning(text: str) -> str:
+    """As much of `text` as is shown."""
+    return "\n".join(text[:CHARACTERS].split("\n", LINES)[:LINES])
+
+
+def left_out(text: str, command: str) -> list[Line]:
+    """How much of `text` is not shown, and which command has all of it."""
+    left = len(text) - len(beginning(text))
+    return [(), line((f"{left:,} more characters; {command} has it all", "warn"))] if left else []
 
 
 def numbered(lines: Sequence[Line], width: int) -> list[Line]:
@@ -47,19 +66,15 @@ def numbered(lines: Sequence[Line], width: int) -> list[Line]:
 
 def broken(spans: Line, width: int) -> list[Line]:
     """Broken wherever `width` cells are full."""
-    rows: list[list[Span]] = [[]]
-    room = width
+    sizes = [len(row) for row in chopped("".join(span.text for span in spans), width)]
+    rows: list[list[Span]] = [[] for _ in sizes]
+    row, room = 0, sizes[0]
     for text, role in spans:
-        while cell_len(text) > room:
-            head = _head(text, room)
-            rows[-1].append(Span(head, role))
-            rows.append([])
-            text, room = text[len(head) :], width
-        rows[-1].append(Span(text, role))
-        room -= cell_len(text)
-    return [tuple(row) for row in rows]
-
-
-def _head(text: str, width: int) -> str:
-    head = set_cell_size(text, width)
-    return head if text.startswith(head) else head[:-1]  # a wide character at the edge
+        start = 0
+        while start < len(text):
+            if not room:
+                row, room = row + 1, sizes[row + 1]
+            part = text[start : start + room]
+            rows[row].append(Span(part, role))
+            start, room = start + len(part), room - len(part)
+    return [tuple(each) for each in rows]

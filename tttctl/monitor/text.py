@@ -12,7 +12,7 @@ import unicodedata
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from rich.cells import cell_len, set_cell_size
+from rich.cells import cell_len, chop_cells, set_cell_size
 
 from tttctl.render import clean
 
@@ -101,13 +101,9 @@ def sentences(text: str, width: int, role: str = "text") -> list[Line]:
 
 def wrapped(text: str, width: int, role: str = "text") -> list[Line]:
     """`text` broken after every `width` cells: what is cut at a word may hide where it was."""
-    lines: list[Line] = []
-    for paragraph in visible(text).split("\n"):
-        rest = paragraph
-        while cell_len(rest) > width > 1:
-            head = set_cell_size(rest, width)
-            head = head if rest.startswith(head) else head[:-1]  # a wide character at the edge
-            lines.append(line((head, role)))
-            rest = rest[len(head) :]
-        lines.append(line((rest, role)))
-    return lines
+    return [line((row, role)) for paragraph in visible(text).split("\n") for row in chopped(paragraph, width)]
+
+
+def chopped(text: str, width: int) -> list[str]:
+    """One row of `text` as rows of at most `width` cells, in time that grows as its length; always at least one."""
+    return (width > 1 and chop_cells(text, width)) or [text]

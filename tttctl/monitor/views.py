@@ -9,15 +9,17 @@ from tttctl.monitor.devices import contained, device_lines
 from tttctl.monitor.divergence import divergence_lines, gauges
 from tttctl.monitor.grid import GLYPHS, coarseness, counted, heat_map, legend_beside
 from tttctl.monitor.phases import phase_lines
-from tttctl.monitor.plan import Needs, Place
+from tttctl.monitor.plan import WANTED, Needs, Place
 from tttctl.monitor.progress import best_lines, step_lines
 from tttctl.monitor.queue import queue_lines
 from tttctl.monitor.seen import Seen
-from tttctl.monitor.text import Line, Span, cut, fit, joined, line, one_line, spread, width_of
+from tttctl.monitor.text import Line, Span, cut, fit, joined, line, one_line, sentences, spread, width_of
 from tttctl.render import duration
 from tttdd.protocol import JudgesInfo, Status
 
-BARE = ("header", "banner")
+BARE = ("header", "banner", "narrow")
+GRID_TITLE = 20
+"""Columns that the grid's title and the ends of its rule take."""
 TITLES = {
     "phases": "Step",
     "devices": "Devices",
@@ -62,6 +64,8 @@ def panel(name: str, seen: Seen, now: float, place: Place, boxed: bool) -> list[
 def _bare(name: str, seen: Seen, now: float, width: int, height: int) -> list[Line]:
     if name == "header":
         return [header(seen, width)]
+    if name == "narrow":
+        return narrow_lines(width, height)
     if name == "banner":
         text, role = trouble(seen, now)
         return [line((" " + cut(one_line(text), width - 2).ljust(width - 1), role))]
@@ -123,8 +127,16 @@ def _grid(seen: Seen, width: int, height: int) -> View:
     note = line((" · ".join(filter(None, told)), "dim"))
     if not legend_beside(current.cells, width, height):
         legend = joined([line((f"{GLYPHS[state]}{counts[state]}", state)) for state in GLYPHS], " ")
-        note = (*note, Span("  "), *legend) if width > width_of(note) + width_of(legend) + 20 else legend
+        coarse = line((told[-1], "dim")) if told[-1] else ()
+        choice = [joined([*filter(None, (first, legend))]) for first in (note, coarse)]
+        note = next((tried for tried in choice if width_of(tried) + GRID_TITLE <= width), coarse or legend)
     return View(note, heat_map(current.cells, width, height))
+
+
+def narrow_lines(width: int, height: int) -> list[Line]:
+    """The terminal has one row more, that of the keys."""
+    wanted, had = f"{WANTED[0]}x{WANTED[1]}", f"{width}x{height + 1}"
+    return sentences(f"the monitor wants {wanted}; it has {had}. It goes on in a larger terminal; q quits.", width)
 
 
 def _filter(seen: Seen) -> Line:
@@ -153,7 +165,8 @@ def header(seen: Seen, width: int) -> Line:
         told = "no run in hand" if seen.status else "waiting for the daemon"
         return _on_header(spread((name, Span(told)), (), width))
     run, phase = seen.current.run, seen.current.phase
-    right = f"{run.state}  ETA {duration(phase.eta_seconds)} "
+    eta = f"  ETA {duration(phase.eta_seconds)}" if run.state == "running" and not seen.held(run) else ""
+    right = f"{seen.state(run)}{eta} "
     step = f"  step {min(run.step + 1, run.steps)}/{run.steps} "
     room = width - 8 - len(right) - len(step) - 2
     gauge = max(0, min(30, room - 24))

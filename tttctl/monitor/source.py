@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cache
+from typing import Any
 
 from pygments.lexers.python import PythonLexer  # pyright: ignore[reportMissingTypeStubs]  # it has none
 from pygments.token import Comment, Keyword, Literal, Name, Operator, Token
@@ -39,7 +40,7 @@ def highlighted(program: str) -> list[Line]:
 
 
 @cache
-def _role(kind: tuple[str, ...]) -> str:
+def _role(kind: Any) -> str:
     return next((role for token, role in ROLES if kind in token), "text")
 
 

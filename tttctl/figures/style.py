@@ -98,8 +98,8 @@ LOOKS = [
     Look("#56b4e9", (0, (8, 1.5, 1.2, 1.5, 1.2, 1.5)), "P", "----"),
 ]
 """After Okabe and Ito."""
-NESTED = ((1.25, 2.0), (1.5, 3.0))
-"""Times that a series' line and markers are larger than the next one's, and the first one's than the last one's."""
+NESTED = ((0.25, 2.0), (0.7, 3.0))
+"""By how many times the last series' line and markers the first one's grow with each series, and to how many times."""
 
 
 def styled() -> AbstractContextManager[None]:
@@ -132,7 +132,7 @@ def look(index: int, count: int = 1) -> Look:
     """Of series `index` of `count` in one panel, drawn in that order: a later one is thinner, and hides none below."""
     kind = LOOKS[index % len(LOOKS)]
     before = (count - 1 - index) / max(1, count - 1)
-    width, size = (min(step ** (count - 1), most) ** before for step, most in NESTED)
+    width, size = (min(1 + more * (count - 1), most) ** before for more, most in NESTED)
     return kind._replace(width=kind.width * width, size=kind.size * size)
 
 

@@ -121,16 +121,19 @@ def test_an_encoding_that_lacks_a_character_shows_its_escape(served: Served) -> 
     assert json.loads(lines[-1])["task"] == "Erdős\U0001f600"
 
 
-def forbidden(kind: type[Path], name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def forbid(kind: type[Path], name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """What the kernel says to who may not enter `name`; root may enter every folder."""
-    before: Callable[..., os.stat_result] = kind.stat
 
-    def stat(path: Path, **options: Any) -> os.stat_result:
-        if name in path.parts[:-1]:
-            raise PermissionError(13, os.strerror(13), str(path))
-        return before(path, **options)
+    def guarded(before: Callable[..., Any]) -> Callable[..., Any]:
+        def call(path: Path, *given: Any, **options: Any) -> Any:
+            if name in path.parts[:-1]:
+                raise PermissionError(13, os.strerror(13), str(path))
+            return before(path, *given, **options)
 
-    monkeypatch.setattr(kind, "stat", stat)
+        return call
+
+    for method in ("stat", "open", "mkdir", "rename", "replace", "unlink"):
+        monkeypatch.setattr(kind, method, guarded(getattr(kind, method)))
 
 
 @pytest.mark.parametrize(
@@ -145,7 +148,7 @@ def test_a_folder_that_may_not_be_entered_is_told(
     served: Served, arguments: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     Path("secret").mkdir()
-    forbidden(type(Path()), "secret", monkeypatch)
+    forbid(type(Path()), "secret", monkeypatch)
     assert tttctl(arguments) == 2
     error = capsys.readouterr().err
     assert error.startswith("tttctl: cannot write ") and error.endswith(
@@ -219,27 +222,33 @@ OK = b"HTTP/1.1 200 OK\r\n"
 DEEP = b"[" * 20_000
 
 
-@pytest.mark.parametrize(
-    "answer",
-    [
-        b"\r\n\r\n",
-        b"SSH-2.0-OpenSSH\r\n\r\n",
-        b"HTTP/1.1 abc\r\n\r\n",
-        OK + b"content-length: x\r\n\r\n",
-        OK + b"content-length: -5\r\n\r\n{}",
-        OK + b"content-length: 99999999999999\r\n\r\n{}",
-        OK + b"a: b\r\n" * 1000 + b"\r\n",
-        OK + b"content-length: %d\r\n\r\n" % len(DEEP) + DEEP,
-    ],
-)
-def test_an_answer_that_is_none_is_told(tmp_path: Path, answer: bytes, capsys: pytest.CaptureFixture[str]) -> None:
+def of_length(body: bytes) -> bytes:
+    return b"content-length: %d\r\n\r\n" % len(body) + body
+
+
+ANSWERS = {
+    "empty": (b"\r\n\r\n", "it begins with b''"),
+    "not HTTP": (b"SSH-2.0-OpenSSH\r\n\r\n", "it begins with b'SSH"),
+    "no status": (b"HTTP/1.1 abc\r\n\r\n", "it begins with b'HTTP/1.1 abc'"),
+    "no length": (OK + b"content-length: x\r\n\r\n", "its length is b'x'"),
+    "below nothing": (OK + b"content-length: -5\r\n\r\n{}", "its length is b'-5'"),
+    "endless": (OK + b"content-length: 99999999999999\r\n\r\n{}", "its length is"),
+    "headers": (OK + b"a: b\r\n" * 1000 + b"\r\n", "more than 100 headers"),
+    "deep": (OK + of_length(b'[{"x":' + DEEP), "recursion"),
+}
+
+
+@pytest.mark.parametrize("kind", ANSWERS)
+def test_an_answer_that_is_none_is_told(tmp_path: Path, kind: str, capsys: pytest.CaptureFixture[str]) -> None:
+    answer, why = ANSWERS[kind]
     with saying(tmp_path / "s", answer):
         assert tttctl(["runs", "--socket", str(tmp_path / "s")]) == 1
-    assert "the daemon's answer cannot be read: " in capsys.readouterr().err
+    error = capsys.readouterr().err
+    assert "the daemon's answer cannot be read: " in error and why in error
 
 
 def test_a_deep_refusal_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with saying(tmp_path / "s", b"HTTP/1.1 500 X\r\ncontent-length: %d\r\n\r\n" % len(DEEP) + DEEP):
+    with saying(tmp_path / "s", b"HTTP/1.1 500 X\r\n" + of_length(b'{"x":' + DEEP)):
         assert tttctl(["runs", "--socket", str(tmp_path / "s")]) == 1
     assert "the daemon failed (HTTP 500)" in capsys.readouterr().err
 
@@ -316,12 +325,12 @@ def test_names_and_scripts_are_also_json(served: Served, capsys: pytest.CaptureF
     assert script["shell"] == "bash" and "_tttctl_runs" in script["script"]
 
 
-def test_a_deep_artifact_cannot_be_drawn(served: Served, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_deep_artifact_is_told(served: Served, capsys: pytest.CaptureFixture[str]) -> None:
     runner = served.runner
     assert isinstance(runner, RunsToDraw)
-    runner.keep(b"[" * 900 + b"]" * 900)
-    assert tttctl(["best", "first", "--figure", "b.svg"]) == 2
-    assert "cannot be drawn as circles" in capsys.readouterr().err
+    runner.keep(DEEP + b"]" * len(DEEP))
+    assert tttctl(["best", "first", "--figure", "b.svg"]) == 1
+    assert "the daemon's answer cannot be read: maximum recursion" in capsys.readouterr().err
 
 
 def test_a_fault_of_ours_is_told_in_a_line(served: Served) -> None:

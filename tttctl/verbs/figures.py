@@ -124,7 +124,7 @@ def drawing(run: RunInfo, node: NodeInfo, kept: bytes) -> Callable[[], Figure]:
         heights = cast(list[float], decoded[0] if run.figure == "overlap" else decoded)
         shape = step_function.SHAPES[run.figure](heights)
         return lambda: step_function.whole(run.run, below, shape)
-    except (msgspec.DecodeError, ValueError, RecursionError) as error:
+    except (msgspec.DecodeError, ValueError) as error:
         told = f"what node {node.node} returned cannot be drawn as {run.figure}: {error}"
         hint = f"tttctl best {run.run} --artifact FILE.json writes it as it is"
         raise Failed(400, Error(error=told, hint=hint)) from None

@@ -215,7 +215,7 @@ async def test_arrows_choose_a_run() -> None:
 
 
 async def test_without_a_run_in_hand_the_newest_find_is_chosen() -> None:
-    async with screen(fake.status(current=None)) as (app, pilot, _):
+    async with screen(fake.status(runs=fake.runs()[1:], current=None)) as (app, pilot, _):
         await pilot.press("enter")
         text = read(app)
         assert "finished" in text and "sum of radii 2.6203871" in text

@@ -53,7 +53,10 @@ async def test_a_question_takes_no_yes_that_was_pressed_before_it_could_be_read(
 
 async def test_a_question_that_could_be_read_takes_a_yes() -> None:
     async with screen() as (app, pilot, client):
-        burst(app, "cy")
+        await pilot.press("c")
+        burst(app, "y\r")
+        await pilot.pause()
+        assert isinstance(app.screen, Confirm) and not client.posted
         await pilot.pause(0.6)
         burst(app, "y")
         await pilot.pause()

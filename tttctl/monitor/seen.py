@@ -39,7 +39,8 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True):
         """The run that keys act on, and whose curves are drawn: the chosen one, the one in hand, or the newest find."""
         runs = self.listed()
         name = self.chosen or (self.current.run.run if self.current else "")
-        found = (run for run in runs if run.state == "finished" and not self.current)
+        idle = not any(run.state == "running" for run in runs)
+        found = (run for run in runs if run.state == "finished" and idle)
         return next((run for run in runs if run.run == name), next(found, runs[0] if runs else None))
 
     def held(self, run: RunInfo) -> bool:

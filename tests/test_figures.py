@@ -203,6 +203,8 @@ def test_the_autoconvolution_has_its_known_maximum_and_the_integral_1() -> None:
     assert np.trapezoid(shape.sums, shape.shifts) == pytest.approx(1)
     assert 1.5 < shape.sums.max() < 1.53
     assert step_function.autoconvolution([3.0]).sums.max() == 2.0  # C1 of one step
+    large = step_function.overlap([1.7e308 * h for h in (0.4, 1.0, 0.4)])
+    assert large.sums.max() == pytest.approx(step_function.overlap([0.4, 1.0, 0.4]).sums.max())
 
 
 @pytest.mark.parametrize(

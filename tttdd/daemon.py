@@ -168,9 +168,15 @@ def _ready() -> None:
 
 @asynccontextmanager
 async def _signals() -> AsyncGenerator[AsyncIterator[signal.Signals]]:
-    """To the very end: one that comes while all is being stopped must not stop that."""
-    with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
-        yield signals
+    """To the very end: one that comes while all is being stopped must not stop that, nor one after it."""
+    numbers = (signal.SIGTERM, signal.SIGINT)
+    with anyio.open_signal_receiver(*numbers) as signals:
+        try:
+            yield signals
+        finally:
+            signal.pthread_sigmask(signal.SIG_BLOCK, numbers)  # leaving the receiver puts back what would end us
+    for number in numbers:
+        signal.signal(number, signal.SIG_IGN)
 
 
 async def _until_signal(signals: AsyncIterator[signal.Signals], scope: anyio.CancelScope) -> None:

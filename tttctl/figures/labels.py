@@ -49,7 +49,7 @@ def label(
     canvas = FigureCanvasAgg(axes.figure.figure)
     canvas.figure.draw_without_rendering()  # lays the panels out: only then is it known where a point is
     spots = [axes.transData.transform(point) for point in points]
-    paths = [Path(axes.transData.transform(line)) for line in lines]
+    paths = [Path(axes.transData.transform(line)) for line in lines if line]
     taken = [Bbox.from_extents(x - CLEAR, y - CLEAR, x + CLEAR, y + CLEAR) for x, y in spots]
     inside = axes.get_window_extent()
     for point, word in zip(points, words, strict=True):

@@ -50,8 +50,10 @@ def overlap(heights: list[float]) -> Shape:
     """Raises ValueError for heights that cannot be rescaled to the mean 1/2."""
     h = np.array(heights, dtype=np.float64)
     n = len(h)
-    if not n or not h.sum() > 0:
+    largest = float(np.abs(h).max()) if n else 0.0
+    if not (largest > 0 and (h / largest).sum() > 0):
         raise ValueError("the heights of a step function must have a positive sum")
+    h = h / largest  # no overflow, however large they are
     h = h * (n / 2 / h.sum())
     if not (h.min() >= 0 and h.max() <= 1 + ROUNDING):
         raise ValueError("the heights, scaled to the mean 1/2, must lie in [0, 1]")
@@ -63,7 +65,7 @@ def autoconvolution(heights: list[float]) -> Shape:
     """Negative heights count as 0.  Raises ValueError where nothing is left."""
     f = np.maximum(np.array(heights, dtype=np.float64), 0.0)
     n = len(f)
-    if not n or not f.sum() > 0:
+    if not n or not f.max() > 0:
         raise ValueError("the heights of a step function must have a positive sum")
     width = 1 / (2 * n)
     f = f / f.max()  # no overflow, however large they are

@@ -63,8 +63,10 @@ def test_a_figure_of_any_numbers_is_drawn_or_says_why_not(kind: str, values: lis
     assert len(figures.drawing(figure, 40, 12)) == 12
 
 
+@quickly
 @given(st.lists(st.floats(), min_size=4, max_size=4))
-@settings(max_examples=50)
+@example([1.5e308, 0.0, 1.5e308, 0.0])
+@example([0.0, -1e300, 1e300, 0.0])
 def test_a_canvas_takes_any_numbers(numbers: list[float]) -> None:
     canvas = Canvas(5, 5)
     canvas.dot(numbers[0], numbers[1])

@@ -13,6 +13,8 @@ from tttctl.monitor.text import Line, Span
 
 BITS = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))
 BLANK = 0x2800
+FARTHEST = 1e12
+"""Radius in dots up to which a float tells a circle's dots apart well enough."""
 
 
 class Canvas:
@@ -52,7 +54,7 @@ class Canvas:
         reach = math.hypot(self.columns, self.rows) / 2 + 1
         right, down = self.columns / 2 - x, self.rows / 2 - y
         away = math.hypot(right, down)
-        if not abs(away - radius) <= reach:
+        if not (abs(away - radius) <= reach and radius < FARTHEST):
             return 0
         count = max(8, math.ceil(2 * math.pi * radius))
         half = math.ceil(math.asin(reach / away) / (2 * math.pi) * count) if away > reach else count / 2

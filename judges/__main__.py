@@ -77,7 +77,10 @@ def _seconds(text: str) -> float:
 
 
 def _verify(options: argparse.Namespace) -> int:
-    task = tasks.load(options.task, options.tasks_path)
+    try:
+        task = tasks.load(options.task, options.tasks_path)
+    except OSError as error:  # a name that no file can have, or a folder that may not be entered
+        return _refuse(f"cannot read the task {options.task}: {error.strerror}")
     try:
         program = options.file.read_bytes().decode("utf-8", "surrogateescape")
     except OSError as error:
@@ -138,11 +141,11 @@ def _new(options: argparse.Namespace) -> int:
 
 
 def _check(options: argparse.Namespace) -> int:
-    if not options.folder.is_dir():
-        return _refuse(f"{options.folder} is not a folder")
     try:
+        if not options.folder.is_dir():
+            return _refuse(f"{options.folder} is not a folder")
         report = check.check(options.folder, options.time_limit)
-    except JudgeDied as error:
+    except (JudgeDied, OSError) as error:
         return _refuse(str(error))
     print(msgspec.json.encode(report).decode())
     return REJECTED if report.faults else VALID

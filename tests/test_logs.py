@@ -247,6 +247,16 @@ def test_what_a_log_says_never_steers_the_terminal(
     assert not set(text) & set("\x1b\x07\r\u202e")
 
 
+def until(capsys: pytest.CaptureFixture[str], *words: str) -> str:
+    """What is said until all of them are."""
+    said, deadline = "", time.monotonic() + 20
+    while not all(word in said for word in words):
+        assert time.monotonic() < deadline, said
+        said += capsys.readouterr().out
+        time.sleep(0.02)
+    return said
+
+
 def test_following_goes_on_over_a_rotation_and_ends_with_the_run(
     served: Served, folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -254,20 +264,19 @@ def test_following_goes_on_over_a_rotation_and_ends_with_the_run(
     log = folder / "engine.log"
     log.write_text("one\n")
 
-    def play() -> None:
-        time.sleep(0.2)
-        append(log, "two\nthr")
-        log.rename(folder / "engine.log.1")
-        log.write_text("ee\n")
-        (folder / "trainer.log").write_text("begun\n")
-        time.sleep(0.2)
-        append(log, "last")
-        served.runner.become("first", "failed", "because")
-
-    player = threading.Thread(target=play)
-    player.start()
-    lines = [re.split(r" +\| ", line) for line in out(capsys, "-f").splitlines()]
-    player.join()
+    following = threading.Thread(target=lambda: tttctl(["logs", "first", "-f"]))
+    following.start()
+    said = until(capsys, "one")
+    append(log, "two\nthr")
+    log.rename(folder / "engine.log.1")
+    log.write_text("ee\n")
+    (folder / "trainer.log").write_text("begun\n")
+    said += until(capsys, "ee", "begun")
+    append(log, "last")
+    served.runner.become("first", "failed", "because")
+    following.join(20)
+    said += capsys.readouterr().out
+    lines = [re.split(r" +\| ", line) for line in said.splitlines()]
     assert [text for name, text in lines if name == "engine.log"] == ["one", "two", "thr", "ee", "last"]
     assert [text for name, text in lines if name == "trainer.log"] == ["begun"]
 

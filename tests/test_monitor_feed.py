@@ -138,7 +138,7 @@ def test_something_else_at_the_socket_is_no_daemon(socket: Path, said: bytes) ->
 
 
 def test_quitting_waits_for_no_socket(socket: Path) -> None:
-    """The whole program, under a terminal: the daemon hangs, a question is open, and q ends it at once."""
+    """The whole program, under a terminal: the daemon hangs, and one q ends the open question, the next the program."""
     served = daemon(socket)
     mine, theirs = pty.openpty()
     command = [sys.executable, "-m", "tttctl", "--socket", str(socket), "monitor"]
@@ -154,9 +154,13 @@ def test_quitting_waits_for_no_socket(socket: Path) -> None:
         assert time.monotonic() < deadline
         time.sleep(0.01)
     pressed = time.monotonic()
-    os.write(mine, b"q")
-    until(mine, b"\x1b[?1049l")
-    assert running.wait(20) == 0
+    os.write(mine, b"qq")
+    try:
+        until(mine, b"\x1b[?1049l")
+        assert running.wait(20) == 0
+    finally:
+        running.kill()
+        running.wait()
     assert time.monotonic() - pressed < feed.PATIENCE / 2
     os.close(mine)
     served.close()

@@ -46,7 +46,9 @@ def nothing_survives(sandbox: AnySandbox) -> Iterator[None]:
     if isinstance(sandbox, Sandbox):
         assert sandbox.pid is not None
         assert psutil.Process(sandbox.pid).children(recursive=True) == []
-        assert processes_of_slots() == []
+        if left := set(processes_of_slots()):
+            time.sleep(0.5)  # what dies with a daemon of another test has no zygote for a moment
+            assert left & set(processes_of_slots()) == set()
     assert sandbox.run(MUTE, ENTRY, PATIENT).result == b"R1"
 
 

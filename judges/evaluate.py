@@ -33,8 +33,6 @@ _MEMORY_SHARE = 0.5
 _LEAST_GIB = 0.5
 """For numpy and scipy, however little the machine has."""
 _GIB = 1 << 30
-_NEARLY = 0.5
-"""The kernel enforces processor time by ticks; on a busy virtual machine they run ahead of what it reports."""
 
 
 class Evaluator:
@@ -144,17 +142,14 @@ def _kept(artifact: bytes) -> str:
 def _killed(outcome: Outcome, limits: Limits) -> bool:
     """Whether it got SIGKILL, and nothing tells of a limit that it broke."""
     killed = os.WIFSIGNALED(outcome.wait_status) and os.WTERMSIG(outcome.wait_status) == signal.SIGKILL
-    return outcome.ending == "exited" and killed and not (outcome.out_of_memory or _spent(outcome, limits))
-
-
-def _spent(outcome: Outcome, limits: Limits) -> bool:
-    return outcome.cpu_seconds >= _NEARLY * limits.cpu_seconds
+    explained = outcome.out_of_memory or limits.processor_time_is_up(outcome.cpu_seconds)
+    return outcome.ending == "exited" and killed and not explained
 
 
 def _signalled(number: int, outcome: Outcome, limits: Limits) -> tuple[Reason, str]:
     if outcome.out_of_memory:
         return "memory", "it was killed because memory ran out"
-    if number in (signal.SIGKILL, signal.SIGXCPU) and _spent(outcome, limits):
+    if number in (signal.SIGKILL, signal.SIGXCPU) and limits.processor_time_is_up(outcome.cpu_seconds):
         return "timeout", f"it used more than {limits.cpu_seconds} s of processor time and was killed"
     if number == signal.SIGKILL:
         return "memory", "the system killed it twice, most likely because memory ran out"

@@ -188,6 +188,24 @@ def test_a_kill_for_lack_of_memory_is_told_apart(sandbox: Sandbox) -> None:
     assert not sandbox.run("while True: pass", ENTRY, LIMITS).out_of_memory
 
 
+@pytest.mark.skipif(not os.access(MEMORY_GROUP / "memory.limit_in_bytes", os.W_OK), reason="no cgroup v1 of memory")
+def test_another_that_is_killed_for_lack_of_memory_does_not_hide_that_processor_time_was_up(sandbox: Sandbox) -> None:
+    group = MEMORY_GROUP / f"tttdd-test-{os.getpid()}-other"
+    group.mkdir()
+    try:
+        (group / "memory.limit_in_bytes").write_text(str(64 << 20))
+        greedy = "import sys; open(sys.argv[1], 'w').write('0'); bytearray(b'1') * (512 << 20)"
+        with ThreadPoolExecutor() as pool:
+            spinning = pool.submit(sandbox.run, "while True: pass", ENTRY, LIMITS)
+            time.sleep(0.2)
+            killed = subprocess.run([sys.executable, "-c", greedy, str(group / "cgroup.procs")])
+            assert killed.returncode == -signal.SIGKILL
+            outcome = spinning.result()
+    finally:
+        group.rmdir()
+    assert not outcome.out_of_memory and os.WTERMSIG(outcome.wait_status) == signal.SIGKILL
+
+
 def test_a_child_that_cannot_be_contained_runs_nothing(sandbox: Sandbox) -> None:
     no_processor = msgspec.structs.replace(LIMITS, cpus=0)
     with pytest.raises(JudgeDied, match="cannot contain a program"):

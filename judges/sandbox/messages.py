@@ -12,6 +12,8 @@ import msgspec
 
 Level = Literal["namespaces", "docker", "process"]
 Ending = Literal["exited", "wall", "output", "result", "cancelled"]
+_NEARLY = 0.5
+"""The kernel enforces processor time by ticks; on a busy virtual machine they run ahead of what it reports."""
 
 
 class JudgeDied(RuntimeError):
@@ -54,6 +56,10 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     result_bytes: int = 2 << 20
     """A hundred thousand numbers, written out; more would take long to grade."""
 
+    def processor_time_is_up(self, cpu_seconds: float) -> bool:
+        """Whether a program that the kernel killed after so much processor time was killed for it."""
+        return cpu_seconds >= _NEARLY * self.cpu_seconds
+
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     """How one program ended."""
@@ -71,7 +77,8 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     cpu_seconds: float
     peak_bytes: int
     out_of_memory: bool = False
-    """It got SIGKILL, and the kernel's count of processes killed for memory rose while it ran."""
+    """It got SIGKILL, and the kernel's count of processes killed for memory rose while it ran: its group's count where
+    it has one, else the machine's, which counts others too and tells nothing where its processor time was up."""
 
 
 class Failure(msgspec.Struct, frozen=True):

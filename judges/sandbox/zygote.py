@@ -26,7 +26,7 @@ import msgspec
 
 from judges.sandbox import child, groups, landlock, limits, linux, namespaces, seccomp, tree
 from judges.sandbox.groups import Group, Groups
-from judges.sandbox.messages import Ended, Hello, Kill, Launch, Refused, Request, Started
+from judges.sandbox.messages import Ended, Hello, Kill, Launch, Limits, Refused, Request, Started
 
 DESCRIPTORS = 4
 PACKET_BYTES = 1 << 16
@@ -39,8 +39,7 @@ class Running(msgspec.Struct):
     id: int
     status: int
     """Write end of the client's status pipe."""
-    memory_bytes: int
-    """Of the whole tree."""
+    limits: Limits
     oom_kills: int
     """The machine's count when it started."""
     group: Group | None
@@ -112,7 +111,7 @@ class Zygote:
         if pid == 0:
             child.main(launch, [*descriptors, self._pidfd, *([group.entrance] if group else [])], self._containment)
         _close(descriptors[:-1])
-        self._running[pid] = Running(launch.id, status, launch.limits.memory_bytes, kills, group)
+        self._running[pid] = Running(launch.id, status, launch.limits, kills, group)
         child.report(status, Started(started, pid))
 
     def _clone(self) -> int:
@@ -138,9 +137,13 @@ class Zygote:
     def _ended(self, running: Running, status: int, usage: resource.struct_rusage) -> Ended:
         at = time.monotonic()
         killed = os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL
-        short = self._out_of_memory(running.group) if running.group else oom_kills() > running.oom_kills
+        cpu_seconds = usage.ru_utime + usage.ru_stime
+        if running.group:
+            short = self._out_of_memory(running.group)
+        else:  # the machine's count: another's death may have raised it
+            short = oom_kills() > running.oom_kills and not running.limits.processor_time_is_up(cpu_seconds)
         out_of_memory = running.over or (killed and short)
-        return Ended(at, status, usage.ru_utime + usage.ru_stime, usage.ru_maxrss * 1024, out_of_memory)
+        return Ended(at, status, cpu_seconds, usage.ru_maxrss * 1024, out_of_memory)
 
     def _out_of_memory(self, group: Group | None) -> bool:
         """Whether the kernel killed in a program's group, which ends with this."""
@@ -149,7 +152,7 @@ class Zygote:
     def _watch(self) -> None:
         self._watch_at = time.monotonic() + WATCH_SECONDS
         for pid, running in self._running.items():
-            if tree.resident_bytes(pid) > running.memory_bytes:
+            if tree.resident_bytes(pid) > running.limits.memory_bytes:
                 running.over = True
                 for each in tree.processes(pid):
                     self._kill(each)

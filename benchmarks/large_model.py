@@ -35,7 +35,7 @@ from tttdd.folder import RunFolder
 from tttdd.gate import Gate
 from tttdd.ports import ModelFiles, Probe, Release, Sampled
 from tttdd.serving import Serving
-from tttdd.step import World
+from tttdd.world import World
 
 
 class Watcher:

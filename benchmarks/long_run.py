@@ -24,8 +24,9 @@ from tttdd.domain import puct
 from tttdd.domain.archive import Archive, Child, Node, normal_form
 from tttdd.domain.grid import Coordinate
 from tttdd.domain.identity import Value
-from tttdd.ports import Pending, Release, Rollout, RunRecord, Sampled
+from tttdd.ports import Pending, Release, Rollout, Sampled
 from tttdd.protocol import GridSize, Proof
+from tttdd.run_ports import RunRecord
 
 RUN, TASK = "circle-1", "circle_packing_26"
 GRID = GridSize(8, 64)

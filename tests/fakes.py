@@ -26,7 +26,7 @@ from tttdd.gate import Gate
 from tttdd.ports import Judge, ModelFiles, Observer, Probe, Release, Sampled, Store
 from tttdd.protocol import CellState, PhaseName, Proof, TaskInfo
 from tttdd.registry import Assignment
-from tttdd.step import Plan, World
+from tttdd.world import Plan, World
 
 
 class Crash(RuntimeError):

@@ -18,10 +18,12 @@ from tttdd.domain.archive import Archive
 from tttdd.domain.prompt import TaskPrompt
 from tttdd.folder import RunFolder
 from tttdd.gate import Gate
-from tttdd.ports import Pending, PublishFailed, Ready, Release, RunRecord
+from tttdd.ports import Pending, PublishFailed, Ready, Release
 from tttdd.protocol import GridSize, PhaseName
+from tttdd.run_ports import RunRecord
 from tttdd.serving import make_probe
 from tttdd.thinking import Budget
+from tttdd.world import Plan, World
 
 STARTER = "h = [⟦0.4, 0.1⟧]\n"
 TASK = TaskPrompt(
@@ -31,7 +33,7 @@ TASK = TaskPrompt(
     objective_name="sum",
     starter=STARTER,
 )
-PLAN = step.Plan(
+PLAN = Plan(
     name="r",
     mode="discover",
     seed=7,
@@ -65,14 +67,14 @@ def open_store(state_dir: Path) -> SqliteStore:
     return store
 
 
-def world(state_dir: Path, store: SqliteStore, **parts: Any) -> step.World:
+def world(state_dir: Path, store: SqliteStore, **parts: Any) -> World:
     ports: dict[str, Any] = {
         "engine": FakeEngine(),
         "trainer": FakeTrainer(),
         "judge": FakeJudge(),
         "observer": FakeObserver(),
     }
-    return step.World(
+    return World(
         store=store,
         gate=Gate(),
         folder=RunFolder(state_dir / "runs" / "r"),
@@ -80,7 +82,7 @@ def world(state_dir: Path, store: SqliteStore, **parts: Any) -> step.World:
     )
 
 
-async def run_until_crash(plan: step.Plan, place: step.World) -> None:
+async def run_until_crash(plan: Plan, place: World) -> None:
     with pytest.raises((ExceptionGroup, Crash)) as caught:
         await step.run_to_the_end(plan, place)
     assert caught.type is Crash or caught.group_contains(Crash)
@@ -108,7 +110,7 @@ FROZEN = [msgspec.structs.replace(PLAN, mode=mode) for mode in ("search", "best-
 @pytest.mark.anyio
 @pytest.mark.parametrize("plan", FROZEN, ids=lambda plan: plan.mode)
 async def test_a_run_that_does_not_train_commits_its_steps_under_the_base_without_a_batch(
-    tmp_path: Path, plan: step.Plan
+    tmp_path: Path, plan: Plan
 ) -> None:
     store, engine = open_store(tmp_path), FakeEngine()
     await step.run_to_the_end(plan, world(tmp_path, store, trainer=None, engine=engine))
@@ -123,7 +125,7 @@ async def test_a_run_that_does_not_train_commits_its_steps_under_the_base_withou
 
 @pytest.mark.anyio
 @pytest.mark.parametrize("plan", FROZEN, ids=lambda plan: plan.mode)
-async def test_a_search_goes_on_from_what_it_found_and_best_of_n_never_does(tmp_path: Path, plan: step.Plan) -> None:
+async def test_a_search_goes_on_from_what_it_found_and_best_of_n_never_does(tmp_path: Path, plan: Plan) -> None:
     store = open_store(tmp_path)
     await step.run_to_the_end(plan, world(tmp_path, store, trainer=None))
     found = [node.parent for node in store.archive("r") if node.step > 0]
@@ -173,7 +175,7 @@ async def test_a_crash_in_sampling_repeats_no_judged_rollout(tmp_path: Path) -> 
     assert recorded > 0
     engine = FakeEngine()
     await step.run_to_the_end(
-        step.Plan(**{**{f: getattr(PLAN, f) for f in PLAN.__struct_fields__}, "steps": 1}),
+        Plan(**{**{f: getattr(PLAN, f) for f in PLAN.__struct_fields__}, "steps": 1}),
         world(tmp_path, store, engine=engine, judge=judge),
     )
     assert len(engine.sampled) == PLAN.groups * PLAN.rollouts - recorded

@@ -18,8 +18,9 @@ from tttdd.adapters.database import SCHEMA_VERSION
 from tttdd.adapters.store import SqliteStore
 from tttdd.domain.archive import Archive, Child
 from tttdd.domain.grid import Coordinate, SecondRelease, missing
-from tttdd.ports import Pending, Ready, Release, Rollout, RunRecord, Sampled, StoreError
+from tttdd.ports import Pending, Ready, Release, Rollout, Sampled, StoreError
 from tttdd.protocol import GridSize, Proof
+from tttdd.run_ports import RunRecord
 
 RUN = "erdos-1"
 SCHEMAS = Path(__file__).parent / "schemas"

@@ -5,8 +5,8 @@ from __future__ import annotations
 from tttdd.config import Config
 from tttdd.protocol import RunInfo
 from tttdd.registry import Assignment
-from tttdd.step import Plan
 from tttdd.thinking import Budget
+from tttdd.world import Plan
 
 
 def plan_of(run: RunInfo, assignment: Assignment, config: Config) -> Plan:

@@ -20,9 +20,8 @@ from judges.verdict import Verdict
 from tttdd.domain.archive import Archive
 from tttdd.domain.batch import TrainReport
 from tttdd.domain.grid import Coordinate
-from tttdd.domain.identity import Value
 from tttdd.domain.prompt import Prompt
-from tttdd.protocol import CellState, GridSize, Mode, NodeInfo, PhaseName, Proof, RunInfo, RunState, StepRow
+from tttdd.protocol import CellState, PhaseName, Proof
 
 
 class WorkerDied(RuntimeError):
@@ -110,24 +109,6 @@ class ModelFiles(msgspec.Struct, frozen=True):
     """Hash of its files."""
 
 
-class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """What a run is opened with."""
-
-    name: str
-    task: str
-    seed: int
-    steps: int
-    grid: GridSize
-    identity: dict[str, Value]
-    created: float
-    """Unix time, seconds."""
-    priority: int = 0
-    """Of the queued runs the highest is taken first."""
-    mode: Mode = "discover"
-    origin: str | None = None
-    """Run whose newest committed release and archive it goes on from; `steps` counts that run's, too."""
-
-
 class RolloutEngine(Protocol):
     """Samples from the model.  A release must be published before it is named in a request."""
 
@@ -212,70 +193,6 @@ class Store(Protocol):
 
     def kept_releases(self, run: str, keep: int) -> set[int]:
         """Numbers of the `keep` newest committed releases and of the one that sampled the best program."""
-        ...
-
-
-class RunStore(Store, Protocol):
-    """What the queue needs beyond one run's memory."""
-
-    def open_run(self, record: RunRecord) -> None:
-        """A new run, queued, with release 0 and an empty archive; or with those of its origin."""
-        ...
-
-    def plant(self, run: str, archive: Archive, identity: dict[str, Value], artifact: str = "") -> None:
-        """The run's seeds and its whole identity, at once, before its first step."""
-        ...
-
-    def is_free(self, run: str) -> bool:
-        """Whether a run of that name can be opened: nothing of that name is kept."""
-        ...
-
-    def set_state(self, run: str, state: RunState, reason: str = "", *, waits: bool = False) -> None:
-        """`waits`: paused until there is room on the disk."""
-        ...
-
-    def set_paused(self, paused: bool) -> None:
-        """Whether the whole daemon is paused, also after its next start."""
-        ...
-
-    def paused(self) -> bool: ...
-
-    def runs(self) -> list[RunInfo]:
-        """All runs, in the order of their submission."""
-        ...
-
-    def run(self, run: str) -> RunInfo: ...
-
-    def identity(self, run: str) -> dict[str, Value]: ...
-
-    def judged(self, run: str) -> list[tuple[Coordinate, bool]]:
-        """The coordinates of the step in hand that are recorded, and whether their programs are valid."""
-        ...
-
-    def steps(self, run: str) -> list[StepRow]: ...
-
-    def nodes(self, run: str, limit: int) -> list[NodeInfo]:
-        """The archive's best nodes, without their programs."""
-        ...
-
-    def node(self, run: str, node: int) -> NodeInfo | None:
-        """One node, pruned or not, with its program, output and lineage."""
-        ...
-
-    def artifact(self, run: str, sha256: str) -> str | None:
-        """JSON that a program of the archive returned; None where it is not kept."""
-        ...
-
-
-class Room(Protocol):
-    """On the disk, for a run to go on."""
-
-    def needed(self, run: str) -> int:
-        """Bytes."""
-        ...
-
-    def enough(self, run: str) -> bool:
-        """Whether that much is free.  May take a while."""
         ...
 
 

@@ -18,8 +18,9 @@ from tttdd.config import Config, Grid, faults
 from tttdd.domain import identity
 from tttdd.domain.prompt import REGION_CLOSE, REGION_OPEN, TaskPrompt, split_region
 from tttdd.errors import Conflict, NotFound, Refused
-from tttdd.ports import Judge, RunRecord, RunStore
+from tttdd.ports import Judge
 from tttdd.protocol import Artifact, GridSize, NodeInfo, RunInfo, RunState, StepRow, Submit, TaskInfo
+from tttdd.run_ports import RunRecord, RunStore
 
 _log = logging.getLogger("tttdd.registry")
 

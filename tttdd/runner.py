@@ -30,20 +30,12 @@ from tttdd.errors import CallerError, Conflict, Refused, first_words
 from tttdd.failpoint import Point, reach
 from tttdd.gate import Gate
 from tttdd.planning import plan_of
-from tttdd.ports import (
-    Judge,
-    ModelFiles,
-    PublishFailed,
-    Room,
-    RunStore,
-    StoreError,
-    StoreUnusable,
-    WorkerDied,
-    WorkerFailed,
-)
+from tttdd.ports import Judge, ModelFiles, PublishFailed, StoreError, StoreUnusable, WorkerDied, WorkerFailed
 from tttdd.protocol import RunInfo, RunState, Submit
 from tttdd.registry import Assignment, Catalog, Registry
 from tttdd.room import lacks_room
+from tttdd.run_ports import Room, RunStore
+from tttdd.world import Plan, World
 
 RESTARTS = 3
 BACKOFF_SECONDS = 2.0
@@ -67,8 +59,8 @@ class Workshop(Protocol):
         ...
 
     def open(
-        self, plan: step.Plan, files: ModelFiles, judge: Judge, observer: Board, gate: Gate
-    ) -> AbstractAsyncContextManager[step.World]: ...
+        self, plan: Plan, files: ModelFiles, judge: Judge, observer: Board, gate: Gate
+    ) -> AbstractAsyncContextManager[World]: ...
 
 
 class Runner(Registry):

@@ -15,7 +15,6 @@ from __future__ import annotations
 import hashlib
 from functools import partial
 from pathlib import Path
-from typing import Literal
 
 import anyio
 import anyio.to_thread
@@ -28,51 +27,12 @@ from tttdd.domain.grid import Coordinate, missing, trainable
 from tttdd.durable import write_file
 from tttdd.failpoint import Point, reach
 from tttdd.folder import RunFolder
-from tttdd.gate import Gate
-from tttdd.ports import Judge, Observer, Pending, Ready, Release, Rollout, RolloutEngine, Store, Trainer
-from tttdd.protocol import CellState, Mode
+from tttdd.ports import Pending, Ready, Release, Rollout
+from tttdd.protocol import CellState
 from tttdd.sample_clock import SampleClock
 from tttdd.serving import Serving, make_probe
-from tttdd.thinking import Answers, Budget
-
-
-class Plan(msgspec.Struct, frozen=True, kw_only=True):
-    """What a run is asked to do."""
-
-    name: str
-    mode: Mode
-    seed: int
-    steps: int
-    groups: int
-    rollouts: int
-    task: prompt.TaskPrompt
-    c: float
-    max_nodes: int
-    children_kept: int
-    count: Literal["rollout", "expansion"]
-    budget: Budget
-    """Tokens of an answer."""
-    context_length: int
-    """Tokens, of prompt and answer together."""
-    keep: int
-    """Newest releases kept on disk, besides the best step's."""
-
-    @property
-    def trains(self) -> bool:
-        return self.mode == "discover"
-
-
-class World(msgspec.Struct, frozen=True, kw_only=True):
-    """The ports of one run, open."""
-
-    engine: RolloutEngine
-    trainer: Trainer | None
-    """None in a run that does not train."""
-    judge: Judge
-    store: Store
-    observer: Observer
-    gate: Gate
-    folder: RunFolder
+from tttdd.thinking import Answers
+from tttdd.world import Plan, World
 
 
 async def run_to_the_end(plan: Plan, world: World) -> None:

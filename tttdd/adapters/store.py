@@ -24,8 +24,9 @@ from tttdd.domain.grid import Coordinate, SecondRelease
 from tttdd.domain.identity import Value
 from tttdd.durable import link_folder, make_folder
 from tttdd.errors import Conflict
-from tttdd.ports import Pending, Ready, Release, Rollout, RunRecord, StoreError
+from tttdd.ports import Pending, Ready, Release, Rollout, StoreError
 from tttdd.protocol import Proof, RunState
+from tttdd.run_ports import RunRecord
 
 __all__ = ["SqliteStore", "StoreError"]
 

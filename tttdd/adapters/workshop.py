@@ -25,7 +25,7 @@ from tttdd.folder import RunFolder
 from tttdd.gate import Gate
 from tttdd.memory import CannotFit, MemoryPlan
 from tttdd.ports import Judge, ModelFiles, Observer, RolloutEngine, Store, Trainer
-from tttdd.step import Plan, World
+from tttdd.world import Plan, World
 
 LEAVING_SECONDS = 60.0
 """For the workers of a daemon that was killed to be gone: what they hold must not be planned around."""

@@ -1,6 +1,7 @@
 """What the daemon answers to a caller that asked for something it cannot have: one class per kind of answer.
 
 Refused -> 400 (what was asked breaks a rule)    NotFound -> 404 (no such name)    Conflict -> 409 (wrong state)
+NotYet  -> 503 (it comes by itself: ask again)
 """
 
 from __future__ import annotations
@@ -31,6 +32,10 @@ class NotFound(CallerError):
 
 class Conflict(CallerError):
     """It exists, but its state does not allow this."""
+
+
+class NotYet(CallerError):
+    """It is not there yet, and comes without the caller's doing."""
 
 
 def first_words(group: BaseExceptionGroup[BaseException]) -> str:

@@ -81,6 +81,34 @@ class Rollout(msgspec.Struct, frozen=True):
     """What was judged; None when the answer held no program."""
     sampled: Sampled
     verdict: Verdict
+    prompt_ids: list[int] = []
+    """What a harness asked; empty where the prompt is its group's own, made of the parent."""
+
+
+class Receipt(msgspec.Struct, frozen=True, kw_only=True):
+    """A completion that a harness was given, as it is stored before."""
+
+    id: str
+    run: str
+    step: int
+    """Step in hand when it was sampled."""
+    prompt_ids: list[int]
+    sampled: Sampled
+    """Its text is what the harness was told."""
+    place: Coordinate | None = None
+    """Where it was reported."""
+
+
+class Report(msgspec.Struct, frozen=True, kw_only=True):
+    """What a harness said of a receipt, as it is stored."""
+
+    receipt: str
+    report_id: str | None
+    content: str
+    """JSON."""
+    place: Coordinate
+    accepted: bool = True
+    """False: the coordinate had a report already."""
 
 
 class Ready(msgspec.Struct, frozen=True):
@@ -174,8 +202,9 @@ class Store(Protocol):
 
     def archive(self, run: str) -> Archive: ...
 
-    def record(self, run: str, rollout: Rollout) -> bool:
-        """Keep a judged rollout; False if its coordinate was taken already (the first one stays)."""
+    def record(self, run: str, rollout: Rollout, report: Report | None = None) -> bool:
+        """Keep a judged rollout, and the report that a harness made of it; False if its coordinate was taken already
+        (the first one stays)."""
         ...
 
     def rollouts(self, run: str, step: int) -> list[Rollout]:

@@ -7,12 +7,15 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
-RunState = Literal["queued", "running", "paused", "finished", "failed", "cancelled"]
+RunState = Literal["queued", "running", "waiting", "paused", "finished", "failed", "cancelled"]
+"""waiting: running, and nothing is done until its harness says more."""
 PhaseName = Literal["start", "sample", "train", "publish", "prove", "commit"]
 CellState = Literal["waiting", "sampling", "judging", "rejected", "valid", "best"]
 Mode = Literal["discover", "search", "best-of-n"]
 """discover: search, and train after every step; search: the model stays as it is; best-of-n: the model stays as it is
 and every rollout starts from the starter program."""
+Kind = Literal["task", "external"]
+"""task: the daemon searches for programs that solve a task; external: a harness samples, and reports rewards."""
 Figure = Literal["", "circles", "overlap", "autoconvolution"]
 """How what a task's programs return is drawn; empty for not at all.
 
@@ -36,12 +39,14 @@ class Submit(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """POST /v1/runs.  What is left out comes from the daemon's configuration."""
 
     task: str
+    """For a run of kind external any name: the daemon does not judge it."""
     steps: Count | None = None
     grid: GridSize | None = None
     seed: Annotated[int, Meta(ge=0, le=2**63 - 1)] = 0
     name: Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$(?!\n)")] | None = None
     """Name of the run; default: the task's name and a number."""
     mode: Mode = "discover"
+    kind: Kind = "task"
     priority: Annotated[int, Meta(ge=-1000, le=1000)] = 0
     """Of the queued runs the highest is taken first; of equal ones the oldest."""
     resume_from: str | None = None
@@ -107,6 +112,7 @@ class RunInfo(msgspec.Struct, frozen=True, kw_only=True):
     direction: Literal["lower", "higher"] = "higher"
     figure: Figure = ""
     mode: Mode = "discover"
+    kind: Kind = "task"
     state_dir: str = ""
     priority: int = 0
     waits_for_room: bool = False

@@ -13,8 +13,8 @@ import msgspec
 from tttdd.domain.archive import Archive
 from tttdd.domain.grid import Coordinate
 from tttdd.domain.identity import Value
-from tttdd.ports import Store
-from tttdd.protocol import GridSize, Mode, NodeInfo, RunInfo, RunState, StepRow
+from tttdd.ports import Receipt, Report, Store
+from tttdd.protocol import GridSize, Kind, Mode, NodeInfo, RunInfo, RunState, StepRow
 
 
 class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -31,6 +31,7 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
     priority: int = 0
     """Of the queued runs the highest is taken first."""
     mode: Mode = "discover"
+    kind: Kind = "task"
     origin: str | None = None
     """Run whose newest committed release and archive it goes on from; `steps` counts that run's, too."""
 
@@ -71,6 +72,14 @@ class RunStore(Store, Protocol):
     def judged(self, run: str) -> list[tuple[Coordinate, bool]]:
         """The coordinates of the step in hand that are recorded, and whether their programs are valid."""
         ...
+
+    def give(self, receipt: Receipt) -> None:
+        """Keep a completion, durably, so that its receipt can be given."""
+        ...
+
+    def receipt(self, id: str) -> Receipt | None: ...
+
+    def report(self, run: str, report_id: str) -> Report | None: ...
 
     def steps(self, run: str) -> list[StepRow]: ...
 

@@ -19,7 +19,7 @@ from tttdd.durable import ASIDE
 from tttdd.failpoint import Point, reach
 from tttdd.ports import StoreError, StoreUnusable
 
-SCHEMA_VERSION = 3
+SCHEMA_VERSION = 4
 """Of schema.sql."""
 BUSY_SECONDS = 1.0
 """For another process to let go of it: the event loop waits."""

@@ -15,7 +15,9 @@ from tttdd.adapters import rows
 from tttdd.adapters.database import Database
 from tttdd.domain import batch as packing
 from tttdd.domain.archive import Archive, Node
-from tttdd.ports import Rollout
+from tttdd.ports import Receipt, Report, Rollout
+
+EMPTIED = "prompt_ids = x'', token_ids = x'', logprobs = x'', loss_mask = x'', text = ''"
 
 
 def program(database: Database, source: str) -> str:
@@ -48,12 +50,44 @@ def rollout(database: Database, run: str, judged: Rollout) -> bool:
 def sample(database: Database, run: str, judged: Rollout) -> None:
     place, sampled = judged.coordinate, judged.sampled
     database.change(
-        "INSERT INTO samples (run, step, grid_group, rollout, token_ids, logprobs, loss_mask, text)"
-        " VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+        "INSERT INTO samples (run, step, grid_group, rollout, token_ids, logprobs, loss_mask, text, prompt_ids)"
+        " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
         *(run, place.step, place.group, place.rollout),
         *(packing.pack_ids(sampled.token_ids), packing.pack_logprobs(sampled.logprobs)),
-        *(packing.pack_mask(sampled.loss_mask), sampled.text),
+        *(packing.pack_mask(sampled.loss_mask), sampled.text, packing.pack_ids(judged.prompt_ids)),
     )
+
+
+def receipt(database: Database, given: Receipt) -> None:
+    sampled = given.sampled
+    database.change(
+        "INSERT INTO receipts (id, run, step, release, finish_reason, prompt_ids, token_ids, logprobs, loss_mask, text,"
+        " created) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        *(given.id, given.run, given.step, sampled.release, sampled.finish_reason),
+        *(packing.pack_ids(given.prompt_ids), packing.pack_ids(sampled.token_ids)),
+        *(packing.pack_logprobs(sampled.logprobs), packing.pack_mask(sampled.loss_mask), sampled.text, time.time()),
+    )
+
+
+def report(database: Database, run: str, told: Report) -> None:
+    """The report, and, where it is accepted, its receipt as used: what it stood for is a rollout's by now."""
+    place = told.place
+    database.change(
+        "INSERT INTO reports (run, receipt, report_id, content, step, grid_group, rollout, accepted, created)"
+        " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        *(run, told.receipt, told.report_id, told.content, place.step, place.group, place.rollout, told.accepted),
+        time.time(),
+    )
+    if told.accepted:
+        database.change(
+            f"UPDATE receipts SET step = ?, grid_group = ?, rollout = ?, {EMPTIED} WHERE id = ?",
+            *(place.step, place.group, place.rollout, told.receipt),
+        )
+
+
+def forget_receipts(database: Database, run: str, release: int) -> None:
+    """What was sampled before `release`, and not reported, can't be any more; that it was given stays known."""
+    database.change(f"UPDATE receipts SET {EMPTIED} WHERE run = ? AND release < ? AND grid_group IS NULL", run, release)
 
 
 def archive(database: Database, run: str, forest: Archive) -> None:

@@ -15,7 +15,7 @@ from judges.verdict import Verdict
 from tttdd.domain import batch
 from tttdd.domain.archive import Certificate, Node
 from tttdd.domain.grid import Coordinate
-from tttdd.ports import Rollout, Sampled, StoreError
+from tttdd.ports import Receipt, Report, Rollout, Sampled, StoreError
 from tttdd.protocol import Best, GridSize, NodeInfo, Proof, RunInfo, StepRow
 
 T = TypeVar("T")
@@ -32,8 +32,8 @@ def from_json(row: sqlite3.Row, column: str, kind: type[T]) -> T:
         raise StoreError(f"column {column!r} of the state database cannot be read: {error}") from None
 
 
-def rollout(row: sqlite3.Row) -> Rollout:
-    sampled = Sampled(
+def sampled(row: sqlite3.Row) -> Sampled:
+    return Sampled(
         token_ids=batch.unpack_ids(row["token_ids"]),
         logprobs=batch.unpack_logprobs(row["logprobs"]),
         loss_mask=batch.unpack_mask(row["loss_mask"]),
@@ -41,12 +41,38 @@ def rollout(row: sqlite3.Row) -> Rollout:
         finish_reason=row["finish_reason"],
         release=row["release"],
     )
+
+
+def rollout(row: sqlite3.Row) -> Rollout:
     return Rollout(
         coordinate=Coordinate(row["step"], row["grid_group"], row["rollout"]),
         parent=row["parent"],
         program=row["source"],
-        sampled=sampled,
+        sampled=sampled(row),
         verdict=from_json(row, "verdict", Verdict),
+        prompt_ids=batch.unpack_ids(row["prompt_ids"]),
+    )
+
+
+def receipt(row: sqlite3.Row) -> Receipt:
+    reported = row["grid_group"] is not None
+    return Receipt(
+        id=row["id"],
+        run=row["run"],
+        step=row["step"],
+        prompt_ids=batch.unpack_ids(row["prompt_ids"]),
+        sampled=sampled(row),
+        place=Coordinate(row["step"], row["grid_group"], row["rollout"]) if reported else None,
+    )
+
+
+def report(row: sqlite3.Row) -> Report:
+    return Report(
+        receipt=row["receipt"],
+        report_id=row["report_id"],
+        content=row["content"],
+        place=Coordinate(row["step"], row["grid_group"], row["rollout"]),
+        accepted=bool(row["accepted"]),
     )
 
 
@@ -120,6 +146,7 @@ def run_info(row: sqlite3.Row, starter: Best | None, top: Best | None, state_dir
         resumed_from=row["origin"],
         first_step=row["first_step"],
         mode=row["mode"],
+        kind=row["kind"],
     )
 
 

@@ -21,7 +21,8 @@ CREATE TABLE runs (
     waits      INTEGER NOT NULL DEFAULT 0,          -- paused until there is room on the disk
     origin     TEXT NOT NULL DEFAULT '',            -- run whose release and archive it went on from
     first_step INTEGER NOT NULL DEFAULT 0,          -- what its origin had committed
-    mode       TEXT NOT NULL DEFAULT 'discover'     -- protocol.Mode
+    mode       TEXT NOT NULL DEFAULT 'discover',    -- protocol.Mode
+    kind       TEXT NOT NULL DEFAULT 'task'         -- protocol.Kind
 ) STRICT, WITHOUT ROWID;
 
 CREATE TABLE releases (
@@ -106,8 +107,40 @@ CREATE TABLE samples (                              -- deleted at commit: the ba
     logprobs   BLOB NOT NULL,                       -- float64
     loss_mask  BLOB NOT NULL,                       -- uint8
     text       TEXT NOT NULL,
+    prompt_ids BLOB NOT NULL DEFAULT x'',           -- int32; empty where the prompt is the group's own
     PRIMARY KEY (run, step, grid_group, rollout),
     FOREIGN KEY (run, step, grid_group, rollout) REFERENCES rollouts (run, step, grid_group, rollout)
+) STRICT;
+
+CREATE TABLE receipts (                             -- completions that a harness was given
+    id            TEXT PRIMARY KEY,
+    run           TEXT NOT NULL REFERENCES runs (name),
+    step          INTEGER NOT NULL,                 -- step in hand when it was sampled
+    release       INTEGER NOT NULL,                 -- release that sampled it
+    grid_group    INTEGER,                          -- where it was reported, once it is
+    rollout       INTEGER,
+    finish_reason TEXT NOT NULL,
+    prompt_ids    BLOB NOT NULL,                    -- int32; these are empty once reported, or of an earlier release
+    token_ids     BLOB NOT NULL,                    -- int32
+    logprobs      BLOB NOT NULL,                    -- float64
+    loss_mask     BLOB NOT NULL,                    -- uint8
+    text          TEXT NOT NULL,
+    created       REAL NOT NULL,                    -- Unix time
+    FOREIGN KEY (run, release) REFERENCES releases (run, number)
+) STRICT;
+CREATE INDEX receipts_of_run ON receipts (run, release);
+
+CREATE TABLE reports (                              -- those that were accepted, and those that can be asked for again
+    run        TEXT NOT NULL REFERENCES runs (name),
+    receipt    TEXT NOT NULL REFERENCES receipts (id),
+    report_id  TEXT,                                -- the harness's
+    content    TEXT NOT NULL,                       -- JSON: the report as it was sent
+    step       INTEGER NOT NULL,
+    grid_group INTEGER NOT NULL,
+    rollout    INTEGER NOT NULL,
+    accepted   INTEGER NOT NULL,                    -- 0: its coordinate had a report already
+    created    REAL NOT NULL,                       -- Unix time
+    UNIQUE (run, report_id)
 ) STRICT;
 
 CREATE TABLE daemon (                               -- one row
@@ -115,5 +148,5 @@ CREATE TABLE daemon (                               -- one row
 ) STRICT;
 INSERT INTO daemon (paused) VALUES (0);
 
-PRAGMA user_version = 3;
+PRAGMA user_version = 4;
 COMMIT;

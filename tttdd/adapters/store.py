@@ -16,6 +16,8 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 
+from msgspec.structs import replace
+
 from tttdd.adapters import inserts, rows
 from tttdd.adapters.database import Database
 from tttdd.adapters.views import Views
@@ -24,7 +26,7 @@ from tttdd.domain.grid import Coordinate, SecondRelease
 from tttdd.domain.identity import Value
 from tttdd.durable import link_folder, make_folder
 from tttdd.errors import Conflict
-from tttdd.ports import Pending, Ready, Release, Rollout, StoreError
+from tttdd.ports import Pending, Ready, Receipt, Release, Report, Rollout, StoreError
 from tttdd.protocol import Proof, RunState
 from tttdd.run_ports import RunRecord
 
@@ -57,10 +59,10 @@ class SqliteStore(Views):
             (number,) = self._one("SELECT coalesce(max(number), -1) + 1 FROM runs")
             self._database.change(
                 "INSERT INTO runs"
-                " (name, task, state, seed, steps, groups, rollouts, identity, created, number, priority, mode)"
-                " VALUES (?, ?, 'queued', ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                " (name, task, state, seed, steps, groups, rollouts, identity, created, number, priority, mode, kind)"
+                " VALUES (?, ?, 'queued', ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
                 *(record.name, record.task, record.seed, record.steps, record.grid.groups, record.grid.rollouts),
-                *(rows.to_json(record.identity), record.created, number, record.priority, record.mode),
+                *(rows.to_json(record.identity), record.created, number, record.priority, record.mode, record.kind),
             )
             self._add_release(record.name, Release(0), step=-1, load_id="")
             make_folder(folder)
@@ -87,8 +89,9 @@ class SqliteStore(Views):
         with self._database.transaction():
             self._database.change("UPDATE daemon SET paused = ?", paused)
 
-    def record(self, run: str, rollout: Rollout) -> bool:
-        """Keep a judged rollout; False if its coordinate was taken already (the first one stays).
+    def record(self, run: str, rollout: Rollout, report: Report | None = None) -> bool:
+        """Keep a judged rollout, and the report that a harness made of it; False if its coordinate was taken already
+        (the first one stays).
 
         Raises SecondRelease for a rollout of another release than the run's, StoreError for one outside the grid
         that is being sampled.
@@ -98,10 +101,17 @@ class SqliteStore(Views):
             if rollout.sampled.release != row["release"]:
                 raise SecondRelease(place, row["release"], rollout.sampled.release)
             self._check_place(row, place)
-            if not inserts.rollout(self._database, run, rollout):
-                return False
-            inserts.sample(self._database, run, rollout)
-        return True
+            added = inserts.rollout(self._database, run, rollout)
+            if added:
+                inserts.sample(self._database, run, rollout)
+            if report and (added or report.report_id is not None):
+                inserts.report(self._database, run, replace(report, accepted=added))
+        return added
+
+    def give(self, receipt: Receipt) -> None:
+        """Keep a completion, durably, so that its receipt can be given."""
+        with self._database.transaction():
+            inserts.receipt(self._database, receipt)
 
     def begin(self, run: str, step: int, archive: Archive, batch: Path | None, metrics: dict[str, float]) -> None:
         """Ready -> Pending: archive, visits, pruning, batch reference and the grid's metrics, at once."""
@@ -143,6 +153,7 @@ class SqliteStore(Views):
                 "UPDATE runs SET phase = 'ready', step = step + 1, release = ? WHERE name = ?", release.number, run
             )
             self._database.change("DELETE FROM samples WHERE run = ? AND step = ?", run, step)
+            inserts.forget_receipts(self._database, run, release.number)
 
     # Reading: what the algorithm goes on from
 
@@ -175,7 +186,7 @@ class SqliteStore(Views):
     def rollouts(self, run: str, step: int) -> list[Rollout]:
         """What was recorded of an uncommitted `step`, in coordinate order."""
         recorded = self._database.all(
-            "SELECT rollouts.*, token_ids, logprobs, loss_mask, text, source"
+            "SELECT rollouts.*, token_ids, logprobs, loss_mask, text, prompt_ids, source"
             " FROM rollouts JOIN samples USING (run, step, grid_group, rollout) LEFT JOIN programs ON program = sha256"
             " WHERE run = ? AND step = ? ORDER BY grid_group, rollout",
             *(run, step),

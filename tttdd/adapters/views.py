@@ -5,6 +5,7 @@ Reading only.  `SqliteStore` adds what the algorithm reads and everything that w
 
 from __future__ import annotations
 
+import hashlib
 import sqlite3
 from pathlib import Path
 from typing import Any
@@ -14,8 +15,11 @@ from tttdd.adapters import rows
 from tttdd.adapters.database import Database
 from tttdd.domain.grid import Coordinate
 from tttdd.domain.identity import Value
-from tttdd.ports import StoreError
+from tttdd.ports import Receipt, Report, StoreError
 from tttdd.protocol import Best, NodeInfo, RunInfo, StepRow
+
+NOTHING = hashlib.sha256(b"").hexdigest()
+"""The program of a seed that starts from nothing."""
 
 
 class Views:
@@ -75,9 +79,20 @@ class Views:
         row = self._database.one("SELECT json FROM artifacts WHERE run = ? AND sha256 = ?", run, sha256)
         return rows.artifact(row) if row else None
 
+    def receipt(self, id: str) -> Receipt | None:
+        row = self._database.one("SELECT * FROM receipts WHERE id = ?", id)
+        return rows.receipt(row) if row else None
+
+    def report(self, run: str, report_id: str) -> Report | None:
+        row = self._database.one("SELECT * FROM reports WHERE run = ? AND report_id = ?", run, report_id)
+        return rows.report(row) if row else None
+
     def best(self, run: str) -> Best | None:
-        """The best program ever found; a starter's, if nothing beat it; None before the run has seeds."""
-        row = self._database.one("SELECT * FROM nodes WHERE run = ? ORDER BY reward DESC, id LIMIT 1", run)
+        """The best program ever found; a starter's, if nothing beat it; None before there is a program."""
+        row = self._database.one(
+            "SELECT * FROM nodes WHERE run = ? AND NOT (seed AND program = ?) ORDER BY reward DESC, id LIMIT 1",
+            *(run, NOTHING),
+        )
         return rows.best(row) if row else None
 
     def starter(self, run: str) -> Best | None:

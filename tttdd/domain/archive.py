@@ -93,8 +93,8 @@ class Archive:
 
     @property
     def best(self) -> Node:
-        """Highest reward; the older of equals."""
-        return min(self, key=_by_reward)
+        """Highest reward; the older of equals.  A seed that starts from nothing only where there is nothing else."""
+        return min(self, key=lambda node: (node.seed and not node.program, *_by_reward(node)))
 
     def ranked(self) -> list[Node]:
         """Highest reward first; the older of equals first."""

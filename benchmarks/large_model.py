@@ -247,7 +247,7 @@ async def sample(world: World, prompts: list[list[int]], lengths: list[int], rel
 
     async def one(place: int) -> None:
         found[place] = await world.engine.sample(
-            prompts[place // share], release=release, seed=2 * place, stop=None, max_new_tokens=lengths[place]
+            prompts[place // share], release=release, seed=2 * place, stop=(), max_new_tokens=lengths[place]
         )
 
     async with anyio.create_task_group() as tasks:

@@ -23,7 +23,7 @@ from tttdd.domain.prompt import Prompt, TaskPrompt, starter_program
 from tttdd.errors import NotFound, Refused
 from tttdd.folder import RunFolder
 from tttdd.gate import Gate
-from tttdd.ports import Judge, ModelFiles, Observer, Probe, Release, Sampled, Store
+from tttdd.ports import Judge, ModelFiles, Observer, Probe, Release, Sampled, Store, Turn, WorkerFailed
 from tttdd.protocol import CellState, PhaseName, Proof, TaskInfo
 from tttdd.registry import Assignment
 from tttdd.world import Plan, World
@@ -71,16 +71,22 @@ class FakeEngine:
     async def encode(self, prompt: Prompt) -> list[int]:
         return list(prompt.text.encode())
 
+    async def encode_chat(self, messages: list[Turn], thinking: bool | None) -> list[int]:
+        if not messages:
+            raise WorkerFailed("the model's chat template refuses the conversation: it is empty")
+        said = "".join(f"{turn.role}: {turn.content}\n" for turn in messages)
+        return list(f"{said}assistant: {'<think>' if thinking else ''}".encode())
+
     async def encode_more(self, text: str) -> list[int]:
         return list(text.encode())
 
     async def sample(
-        self, prompt_ids: list[int], *, release: int, seed: int, stop: str | None, max_new_tokens: int
+        self, prompt_ids: list[int], *, release: int, seed: int, stop: tuple[str, ...], max_new_tokens: int
     ) -> Sampled:
         if self.crash_after is not None and len(self.sampled) >= self.crash_after:
             raise Crash("in sampling")
         self.sampled.append(seed)
-        text = ", ".join(f"{_number(seed, place):.3f}" for place in range(4)) + (stop or "")
+        text = ", ".join(f"{_number(seed, place):.3f}" for place in range(4)) + (stop[0] if stop else "")
         ids = list(text.encode())
         return Sampled(ids, [-1.0] * len(ids), [True] * len(ids), text, "stop", release)
 
@@ -98,7 +104,7 @@ class ScriptedEngine(FakeEngine):
         self.asked: list[tuple[list[int], int, int]] = []
 
     async def sample(
-        self, prompt_ids: list[int], *, release: int, seed: int, stop: str | None, max_new_tokens: int
+        self, prompt_ids: list[int], *, release: int, seed: int, stop: tuple[str, ...], max_new_tokens: int
     ) -> Sampled:
         self.asked.append((prompt_ids, seed, max_new_tokens))
         goes_on = bytes(prompt_ids).endswith(self._said)

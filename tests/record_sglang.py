@@ -114,12 +114,12 @@ async def generate(engine: SglangEngine, tape: Tape, every_id: list[int]) -> Non
     with tape.named("the health gate"):
         await server._generates()
     with tape.named("a completion of the base, cut at its length"):
-        await engine.sample(PROMPT, stop=None, max_new_tokens=3, **sample)
+        await engine.sample(PROMPT, stop=(), max_new_tokens=3, **sample)
     with tape.named("a completion that ends with its stop text"):
-        await engine.sample(PROMPT, stop=".", max_new_tokens=900, **sample)
+        await engine.sample(PROMPT, stop=(".",), max_new_tokens=900, **sample)
     ends, server.end_ids = server.end_ids, every_id
     with tape.named("a completion that ends with a token"):
-        await engine.sample(PROMPT, stop=None, max_new_tokens=3, **sample)
+        await engine.sample(PROMPT, stop=(), max_new_tokens=3, **sample)
     server.end_ids = ends
     with tape.named("scoring under the base"):
         await engine.score(PROBE, release=0)
@@ -136,7 +136,7 @@ async def publish(engine: SglangEngine, tape: Tape, adapter: Path, folder: Path)
     with tape.named("a load from a folder that is not there"):
         await server.ask("/load_lora_adapter", {"lora_name": "release-0002-gone", "lora_path": str(folder / "gone")})
     with tape.named("a completion under a load"):
-        await engine.sample(PROMPT, release=1, seed=0, stop=None, max_new_tokens=3)
+        await engine.sample(PROMPT, release=1, seed=0, stop=(), max_new_tokens=3)
     with tape.named("scoring under a load"):
         await engine.score(PROBE, release=1)
     with tape.named("an unload and a flush"):
@@ -158,10 +158,10 @@ async def rest(engine: SglangEngine, tape: Tape) -> None:
     with tape.named("the cache is taken again"):
         await server.post("/resume_memory_occupation", {"tags": ["kv_cache"]})
     with tape.named("a completion after that"):
-        await engine.sample(PROMPT, release=0, seed=0, stop=None, max_new_tokens=3)
+        await engine.sample(PROMPT, release=0, seed=0, stop=(), max_new_tokens=3)
     server._http.headers["Authorization"] = "Bearer wrong"
     with tape.named("a wrong key"):
-        await engine.sample(PROMPT, release=0, seed=0, stop=None, max_new_tokens=3)
+        await engine.sample(PROMPT, release=0, seed=0, stop=(), max_new_tokens=3)
 
 
 async def record(options: argparse.Namespace, folder: Path) -> list[dict[str, Any]]:

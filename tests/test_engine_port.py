@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -11,15 +12,22 @@ import pytest
 
 from tests import test_sglang_engine as sglang
 from tests.test_sampler_model import reference, write_adapter
+from tests.test_text import THINKING
 from tests.tiny_models import write_tiny_model
 from tttdd.adapters.sampler import EmbeddedEngine
 from tttdd.adapters.sglang import SglangEngine
 from tttdd.domain.prompt import Prompt
-from tttdd.ports import Probe, Release, RolloutEngine, Sampled, WorkerFailed
+from tttdd.ports import Probe, Release, RolloutEngine, Sampled, Turn, WorkerFailed
 
 pytestmark = [pytest.mark.anyio, pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")]
 PROMPT = [3, 4, 5]
-TEXT = Prompt("def steps():\n    h = [", chat=False, stop="]")
+TEXT = Prompt("def steps():\n    h = [", chat=False, stop=("]",))
+REFUSING = (
+    "{% for message in messages %}{% if message.role == 'tool' %}{{ 1 // 0 }}{% endif %}"
+    "{% if loop.previtem and loop.previtem.role == message.role %}{{ raise_exception('roles must alternate') }}"
+    "{% endif %}{% endfor %}"
+)
+"""Refuses with words of its own, or fails."""
 numbers = itertools.count(1)
 """Of releases: each test publishes others."""
 
@@ -31,7 +39,11 @@ def anyio_backend() -> str:
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_tiny_model(tmp_path_factory.mktemp("model"))
+    folder = write_tiny_model(tmp_path_factory.mktemp("model"))
+    config = json.loads((folder / "tokenizer_config.json").read_text())
+    config["chat_template"] = REFUSING + config["chat_template"] + THINKING
+    (folder / "tokenizer_config.json").write_text(json.dumps(config))
+    return folder
 
 
 @pytest.fixture(scope="module")
@@ -63,7 +75,7 @@ async def in_hand(engine: RolloutEngine) -> int:
 
 
 async def sample_all(
-    engine: RolloutEngine, asked: list[tuple[list[int], int]], stop: str | None = None
+    engine: RolloutEngine, asked: list[tuple[list[int], int]], stop: tuple[str, ...] = ()
 ) -> list[Sampled]:
     """A completion of each prompt under its release, all at once."""
     found: dict[int, Sampled] = {}
@@ -98,13 +110,24 @@ async def test_each_process_scores_a_probe_as_peft_does(engine: RolloutEngine, m
 
 
 async def test_a_completion_ends_at_the_first_token_that_completes_the_stop_text(engine: RolloutEngine):
-    completions = await sample_all(engine, [(await engine.encode(TEXT), 0)] * 8, ", 0.")
+    completions = await sample_all(engine, [(await engine.encode(TEXT), 0)] * 8, (", 0.",))
     stopped = [each for each in completions if ", 0." in each.text]
     assert len(stopped) >= 4
     for each in stopped:
         assert each.finish_reason == "stop"
         assert each.text.index(", 0.") + 4 >= len(each.text) - len(" 0.0,")
         assert len(each.token_ids) == len(each.logprobs) == len(each.loss_mask)
+
+
+async def test_of_several_stop_texts_the_first_to_be_completed_ends_a_completion(engine: RolloutEngine):
+    stops = (", 0.7", "2, 0.", "].", ", 0.", "é中")
+    completions = await sample_all(engine, [(await engine.encode(TEXT), 0)] * 8, stops)
+    stopped = [each for each in completions if any(stop in each.text for stop in stops)]
+    assert len(stopped) >= 4
+    for each in stopped:
+        assert each.finish_reason == "stop"
+        before = each.text[: -len(" 0.0,")]
+        assert not any(stop in before for stop in stops)
 
 
 async def test_a_completion_without_an_end_stops_at_the_token_budget_or_where_the_context_ends(engine: RolloutEngine):
@@ -115,7 +138,7 @@ async def test_a_completion_without_an_end_stops_at_the_token_budget_or_where_th
 
 
 async def test_a_prompt_that_leaves_no_room_is_a_completion_cut_before_its_first_token(engine: RolloutEngine):
-    sampled = await engine.sample([1] * (sglang.CONTEXT + 9), release=0, seed=0, stop=None, max_new_tokens=5)
+    sampled = await engine.sample([1] * (sglang.CONTEXT + 9), release=0, seed=0, stop=(), max_new_tokens=5)
     assert (sampled.token_ids, sampled.text, sampled.finish_reason) == ([], "", "length")
 
 
@@ -126,7 +149,7 @@ async def test_releases_are_served_side_by_side_until_one_is_kept(engine: Rollou
         assert await engine.score(Probe([1], [2]), release=one)
     await engine.keep(two)
     with pytest.raises(WorkerFailed, match=rf"release {one} is not published; served are \[0, {two}\]"):
-        await engine.sample([1, 2], release=one, seed=0, stop=None, max_new_tokens=5)
+        await engine.sample([1, 2], release=one, seed=0, stop=(), max_new_tokens=5)
     assert await engine.score(Probe([1], [2]), release=two)
 
 
@@ -137,25 +160,57 @@ async def test_each_publish_gets_a_fresh_load_id(engine: RolloutEngine, adapter:
 
 
 async def test_a_text_behind_other_tokens_gets_nothing_in_front(engine: RolloutEngine):
-    assert await engine.encode_more("hi") == (await engine.encode(Prompt("hi", chat=False, stop=None)))[-2:]
+    assert await engine.encode_more("hi") == (await engine.encode(Prompt("hi", chat=False)))[-2:]
 
 
 async def test_chat_style_wraps_the_text_in_the_chat_template(engine: RolloutEngine):
-    plain, chat = [await engine.encode(Prompt("hi", chat=chat, stop=None)) for chat in (False, True)]
+    plain, chat = [await engine.encode(Prompt("hi", chat=chat)) for chat in (False, True)]
     assert len(plain) == 2
     assert chat[0] == 279 and 280 in chat and len(chat) > len(plain) + 10
+
+
+TURNS = [Turn("system", "Be brief."), Turn("user", "hi"), Turn("assistant", "hello"), Turn("user", "é中🙂")]
+
+
+async def test_a_conversation_is_written_as_the_model_s_chat_template_does(engine: RolloutEngine):
+    written = "".join(f"<|im_start|>{turn.role}\n{turn.content}<|im_end|>\n" for turn in TURNS)
+    expected = await engine.encode_more(f"{written}<|im_start|>assistant\n")
+    assert await engine.encode_chat(TURNS, True) == expected
+    one = [Turn("user", "hi")]
+    assert await engine.encode_chat(one, None) == await engine.encode(Prompt("hi", chat=True))
+
+
+async def test_a_conversation_opens_the_answer_with_thinking_or_without(engine: RolloutEngine):
+    """The fixtures' engines are configured without."""
+    with_it, without, configured = [await engine.encode_chat(TURNS, thinking) for thinking in (True, False, None)]
+    nothing = await engine.encode_more("<think>\n\n</think>\n\n")
+    assert without == configured == with_it + nothing
+
+
+@pytest.mark.parametrize(
+    ("turns", "words"),
+    [
+        ([], "refuses the conversation"),
+        ([Turn("user", "a"), Turn("user", "b")], "refuses the conversation: roles must alternate$"),
+        ([Turn("tool", "1")], "refuses the conversation: ZeroDivisionError"),
+    ],
+)
+async def test_a_conversation_that_the_template_refuses_is_told_and_ends_nothing(
+    engine: RolloutEngine, turns: list[Turn], words: str
+):
+    with pytest.raises(WorkerFailed, match=f"^the model's chat template {words}"):
+        await engine.encode_chat(turns, None)
+    assert await engine.encode_chat(TURNS, None)
 
 
 async def test_cancelling_a_call_frees_its_place(engine: RolloutEngine):
     async with anyio.create_task_group() as tasks:
         for seed in range(100):
-            tasks.start_soon(
-                lambda s=2 * seed: engine.sample([8] * 200, release=0, seed=s, stop=None, max_new_tokens=40)
-            )
+            tasks.start_soon(lambda s=2 * seed: engine.sample([8] * 200, release=0, seed=s, stop=(), max_new_tokens=40))
         while not await in_hand(engine):
             await anyio.sleep(0.005)
         tasks.cancel_scope.cancel()
     with anyio.fail_after(20):
         while await in_hand(engine):
             await anyio.sleep(0.01)
-    assert (await engine.sample([8] * 200, release=0, seed=0, stop=None, max_new_tokens=5)).token_ids
+    assert (await engine.sample([8] * 200, release=0, seed=0, stop=(), max_new_tokens=5)).token_ids

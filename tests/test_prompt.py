@@ -19,7 +19,7 @@ def node(**fields) -> Node:
 
 def test_a_chat_prompt_has_its_parts_in_order() -> None:
     prompt = render(CHAT, node(program="x = 1\n", output="n = 3\n", reward=2.62531234567891, objective=0.380907123456))
-    assert prompt.chat and prompt.stop is None
+    assert prompt.chat and prompt.stop == ()
     assert prompt.text == (
         "Minimise C5 in 5 s.\n\n"
         "The program below has reward 2.625312346 (higher is better), C5 = 0.3809071235 (lower is better).\n\n"
@@ -49,7 +49,7 @@ def test_a_program_with_a_fence_in_it_gets_a_longer_one() -> None:
 
 def test_a_completion_prompt_ends_inside_the_region() -> None:
     prompt = render(COMPLETION, node())
-    assert not prompt.chat and prompt.stop == "]"
+    assert not prompt.chat and prompt.stop == ("]",)
     assert prompt.text == (
         "# Find h.\n\n## Program 1, reward 2.00000\n\n"
         "```python\ndef steps():\n    h = [0.25, 0.75]\n    return h\n```\n\n"

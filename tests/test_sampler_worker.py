@@ -14,7 +14,7 @@ from tttdd.domain.prompt import Prompt
 from tttdd.ports import Release, Sampled, WorkerDied, WorkerFailed
 
 pytestmark = pytest.mark.anyio
-TEXT = Prompt(text="def steps():\n    h = [", chat=False, stop="]")
+TEXT = Prompt(text="def steps():\n    h = [", chat=False, stop=("]",))
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +49,7 @@ async def sample_all(engine: EmbeddedEngine, prompts: list[list[int]]) -> list[S
     results: dict[int, Sampled] = {}
 
     async def one(seed: int, prompt: list[int]) -> None:
-        results[seed] = await engine.sample(prompt, release=0, seed=seed, stop=None, max_new_tokens=40)
+        results[seed] = await engine.sample(prompt, release=0, seed=seed, stop=(), max_new_tokens=40)
 
     async with anyio.create_task_group() as tasks:
         for seed, prompt in enumerate(prompts):
@@ -70,7 +70,7 @@ async def test_the_same_requests_give_the_same_tokens_alone_in_company_and_in_an
 ):
     prompts = [[seed % 3 + 1, 7, 9] for seed in range(12)]
     together = await sample_all(engine, prompts)
-    alone = await engine.sample(prompts[5], release=0, seed=5, stop=None, max_new_tokens=40)
+    alone = await engine.sample(prompts[5], release=0, seed=5, stop=(), max_new_tokens=40)
     again = await sample_all(other, prompts)
     assert alone == together[5]
     assert again == together
@@ -95,4 +95,4 @@ async def test_calls_of_a_dead_worker_raise_worker_died(other: EmbeddedEngine):
     assert await other.encode(TEXT)
     os.kill(other.pid, signal.SIGKILL)
     with pytest.raises(WorkerDied):
-        await other.sample([1, 2], release=0, seed=0, stop=None, max_new_tokens=40)
+        await other.sample([1, 2], release=0, seed=0, stop=(), max_new_tokens=40)

@@ -131,7 +131,7 @@ def _output(process: psutil.Process) -> Path:
 
 
 async def sample(engine: SglangEngine, release: int = 0, prompt: tuple[int, ...] = (1, 2), tokens: int = 5) -> Sampled:
-    return await engine.sample(list(prompt), release=release, seed=0, stop=None, max_new_tokens=tokens)
+    return await engine.sample(list(prompt), release=release, seed=0, stop=(), max_new_tokens=tokens)
 
 
 async def test_every_server_scores_the_probe_for_itself(engine: SglangEngine, requests: Requests):
@@ -143,7 +143,7 @@ async def test_requests_are_made_at_temperature_one_untruncated_and_name_their_l
     engine: SglangEngine, adapters: list[Path], requests: Requests
 ):
     load_id = await engine.publish(Release(number := next(numbers), adapters[0]))
-    await engine.sample([1, 2], release=number, seed=0, stop="]", max_new_tokens=5)
+    await engine.sample([1, 2], release=number, seed=0, stop=("]",), max_new_tokens=5)
     await engine.score(PROBE, release=number)
     sampled, *scored = requests("/generate")
     for body in (sampled, *scored):
@@ -231,7 +231,7 @@ async def test_a_server_that_serves_something_else_is_caught_with_the_numbers_be
 async def test_a_completion_that_cannot_be_trained_on_is_a_failure(engine: SglangEngine, wrong: str, problem: str):
     async with fault(engine, wrong):
         with pytest.raises(WorkerFailed, match=problem):
-            await engine.sample([1, 2], release=0, seed=0, stop=None, max_new_tokens=5)
+            await engine.sample([1, 2], release=0, seed=0, stop=(), max_new_tokens=5)
 
 
 @pytest.mark.parametrize(
@@ -256,9 +256,7 @@ async def test_a_group_goes_to_servers_that_know_its_prompt_and_none_is_left_idl
 async def test_load_is_spread_over_the_servers_and_cancelling_frees_them(engine: SglangEngine):
     async with fault(engine, "silent"), anyio.create_task_group() as tasks:
         for place in range(2 * AFFINITY + 8):
-            tasks.start_soon(
-                lambda seed=2 * place: engine.sample([8], release=0, seed=seed, stop=None, max_new_tokens=9)
-            )
+            tasks.start_soon(lambda seed=2 * place: engine.sample([8], release=0, seed=seed, stop=(), max_new_tokens=9))
         with anyio.fail_after(20):
             while await running(engine) < 2 * AFFINITY + 8:
                 await anyio.sleep(0.01)
@@ -372,7 +370,7 @@ async def test_killed_servers_and_watchers_are_dead_workers_in_every_call_and_le
             servers[0].kill()
             watchers[1].kill()
         with anyio.fail_after(20), pytest.raises(WorkerDied):
-            while await engine.encode(Prompt("x", chat=False, stop=None)):  # its watcher has yet to hear of it
+            while await engine.encode(Prompt("x", chat=False)):  # its watcher has yet to hear of it
                 await anyio.sleep(0.05)
         with pytest.raises(ExceptionGroup) as caught:
             await engine.score(PROBE, release=0)
@@ -390,7 +388,7 @@ def shared_memory(server: psutil.Process) -> list[Path]:
 
 async def expect_death(engine: SglangEngine, prompt: int) -> None:
     with pytest.raises(WorkerDied):
-        await engine.sample([prompt], release=0, seed=2 * prompt, stop=None, max_new_tokens=5)
+        await engine.sample([prompt], release=0, seed=2 * prompt, stop=(), max_new_tokens=5)
 
 
 class Traces(msgspec.Struct):
@@ -432,7 +430,7 @@ async def test_what_a_server_had_in_shared_memory_is_removed_when_it_was_killed_
     model: Path, tmp_path: Path
 ):
     async with start_light(model, tmp_path) as engine:
-        await engine.encode(Prompt("x", chat=False, stop=None))
+        await engine.encode(Prompt("x", chat=False))
         (server,) = psutil.Process(engine._servers[0].worker.pid).children()
         files = shared_memory(server)
         for process in [*server.children(), server]:

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from transformers import AutoTokenizer, Qwen2Tokenizer
 
 from tests.tiny_models import CHAT_TEMPLATE, write_tiny_model
+from tttdd import wire
 from tttdd.workers.text import Text
 
 PIECES = [
@@ -82,3 +83,18 @@ def test_a_prompt_is_wrapped_in_the_model_s_chat_template(text: str, ours: Text,
 
 def test_an_answer_ends_with_the_end_of_its_turn(ours: Text, known: Any):
     assert ours.end_ids == {known.convert_tokens_to_ids("<|im_end|>")}
+
+
+def test_stop_texts_are_found_where_a_token_completes_one_whatever_their_length(ours: Text):
+    ids = ours.encode_more("aé中🙂, ﬁ")
+    for stops, text in ((("🙂", "中🙂,"), "aé中🙂"), (("é🙂", "中🙂,"), "aé中🙂,"), (("🙂", "中", "中🙂"), "aé中")):
+        ended = (count for count in range(1, len(ids) + 1) if ours.ends_with(ids[:count], stops))
+        assert ours.decode(ids[: next(ended)]) == text
+    assert not ours.ends_with(ids, ("b", "é🙂")) and not ours.ends_with(ids, ())
+
+
+def test_a_model_without_a_chat_template_says_so(tmp_path: Path):
+    text = Text(write_tiny_model(tmp_path), thinking=False)
+    text._tokenizer.chat_template = None
+    with pytest.raises(wire.Refusal, match="no chat template"):
+        text.encode("hi", chat=True)

@@ -19,7 +19,7 @@ def anyio_backend() -> str:
 
 async def answer(engine: ScriptedEngine, budget: Budget, prompt: list[int] = PROMPT) -> Sampled:
     answers = await Answers.prepare(engine, budget)
-    return await answers.sample(prompt, release=3, seed=8, stop=None)
+    return await answers.sample(prompt, release=3, seed=8, stop=())
 
 
 async def test_without_a_thinking_budget_an_answer_is_one_call_with_all_tokens():

@@ -64,6 +64,14 @@ class Sampled(msgspec.Struct, frozen=True):
     release: int
 
 
+class Turn(msgspec.Struct, frozen=True):
+    """One message of a conversation."""
+
+    role: str
+    """As the model's chat template knows it: system, user, assistant."""
+    content: str
+
+
 class Probe(msgspec.Struct, frozen=True):
     """Fixed tokens that prove what an engine serves: the log-probs of `completion_ids` after `prompt_ids`."""
 
@@ -153,7 +161,13 @@ class RolloutEngine(Protocol):
         ...
 
     async def encode(self, prompt: Prompt) -> list[int]:
-        """Token ids of a prompt; in chat style the model's chat template is applied."""
+        """Token ids of a prompt; in chat style that of a conversation of one turn."""
+        ...
+
+    async def encode_chat(self, messages: list[Turn], thinking: bool | None) -> list[int]:
+        """Token ids of a conversation by the model's chat template, up to where the answer begins.  `thinking` is the
+        template's `enable_thinking`; None: as configured.  WorkerFailed says why there is no template, or what it has
+        against the conversation."""
         ...
 
     async def encode_more(self, text: str) -> list[int]:
@@ -161,10 +175,10 @@ class RolloutEngine(Protocol):
         ...
 
     async def sample(
-        self, prompt_ids: list[int], *, release: int, seed: int, stop: str | None, max_new_tokens: int
+        self, prompt_ids: list[int], *, release: int, seed: int, stop: tuple[str, ...], max_new_tokens: int
     ) -> Sampled:
         """One completion at temperature 1, untruncated.  Ends at the end-of-sequence token, at the first token that
-        completes `stop`, at `max_new_tokens`, or with the context.  Cancelling the call frees its place.
+        completes one of `stop`, at `max_new_tokens`, or with the context.  Cancelling the call frees its place.
 
         The embedded engine gives the same tokens for the same arguments; SGLang draws from one stream for all.
         Calls whose seeds differ in the last bit belong to one rollout: the later prompt goes on from the earlier."""

@@ -37,7 +37,7 @@ class Answers:
     async def prepare(cls, engine: RolloutEngine, budget: Budget) -> Answers:
         return cls(engine, budget, await engine.encode_more(OPEN), await engine.encode_more(CLOSING))
 
-    async def sample(self, prompt_ids: list[int], *, release: int, seed: int, stop: str | None) -> Sampled:
+    async def sample(self, prompt_ids: list[int], *, release: int, seed: int, stop: tuple[str, ...]) -> Sampled:
         total = self._budget.max_new_tokens
         first_budget = min(self._budget.thinking or total, total)
         first = await self._engine.sample(

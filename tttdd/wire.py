@@ -33,6 +33,10 @@ class Reply(msgspec.Struct, frozen=True, tag="reply"):
     error: str | None = None
 
 
+class Refusal(ValueError):
+    """What a worker raises when its words are a whole answer to whoever asked."""
+
+
 class Event(msgspec.Struct, frozen=True, tag="event"):
     name: str
     data: dict[str, Any] = {}

@@ -38,12 +38,12 @@ class Engine:
         return list(text.encode())
 
     def sample(
-        self, prompt_ids: list[int], release: int, seed: int, stop: str | None, max_new_tokens: int
+        self, prompt_ids: list[int], release: int, seed: int, stop: list[str], max_new_tokens: int
     ) -> dict[str, Any]:
         assert release in self.served
         numbers = ", ".join(f"{number(seed, place):.3f}" for place in range(6))
-        text = numbers if seed % 4 else "nothing" + (stop or "")
-        text += stop or ""
+        end = stop[0] if stop else ""
+        text = (numbers if seed % 4 else "nothing" + end) + end
         ids = list(text.encode())
         return {
             "token_ids": ids,

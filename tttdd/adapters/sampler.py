@@ -14,7 +14,7 @@ import msgspec
 
 from tttdd.adapters.worker import Worker
 from tttdd.domain.prompt import Prompt
-from tttdd.ports import Probe, Release, Sampled
+from tttdd.ports import Probe, Release, Sampled, Turn
 
 
 class EmbeddedEngine(Worker):
@@ -44,11 +44,14 @@ class EmbeddedEngine(Worker):
     async def encode(self, prompt: Prompt) -> list[int]:
         return msgspec.convert(await self.call("encode", text=prompt.text, chat=prompt.chat), list[int])
 
+    async def encode_chat(self, messages: list[Turn], thinking: bool | None) -> list[int]:
+        return msgspec.convert(await self.call("encode_chat", messages=messages, thinking=thinking), list[int])
+
     async def encode_more(self, text: str) -> list[int]:
         return msgspec.convert(await self.call("encode_more", text=text), list[int])
 
     async def sample(
-        self, prompt_ids: list[int], *, release: int, seed: int, stop: str | None, max_new_tokens: int
+        self, prompt_ids: list[int], *, release: int, seed: int, stop: tuple[str, ...], max_new_tokens: int
     ) -> Sampled:
         reply = await self.call(
             "sample", prompt_ids=prompt_ids, release=release, seed=seed, stop=stop, max_new_tokens=max_new_tokens

@@ -24,7 +24,7 @@ import msgspec
 
 from tttdd.adapters.sglang_server import COMMAND, Server, Settings
 from tttdd.domain.prompt import Prompt
-from tttdd.ports import Probe, Release, Sampled, WorkerFailed
+from tttdd.ports import Probe, Release, Sampled, Turn, WorkerFailed
 
 AFFINITY = 16
 """Completions that a server may have in hand beyond the least loaded one and still get a prompt that it knows."""
@@ -108,17 +108,21 @@ class SglangEngine:
         reply = await self._servers[0].worker.call("encode", text=prompt.text, chat=prompt.chat)
         return msgspec.convert(reply, list[int])
 
+    async def encode_chat(self, messages: list[Turn], thinking: bool | None) -> list[int]:
+        reply = await self._servers[0].worker.call("encode_chat", messages=messages, thinking=thinking)
+        return msgspec.convert(reply, list[int])
+
     async def encode_more(self, text: str) -> list[int]:
         return msgspec.convert(await self._servers[0].worker.call("encode_more", text=text), list[int])
 
     async def sample(
-        self, prompt_ids: list[int], *, release: int, seed: int, stop: str | None, max_new_tokens: int
+        self, prompt_ids: list[int], *, release: int, seed: int, stop: tuple[str, ...], max_new_tokens: int
     ) -> Sampled:
         room = self._settings.context_length - END_OF_CONTEXT - len(prompt_ids)
         if room <= 0:
             return Sampled([], [], [], "", "length", release)
         server = self._route(hash(tuple(prompt_ids)), seed | 1)
-        params = {"max_new_tokens": min(max_new_tokens, room), "stop": [stop] if stop else []}
+        params = {"max_new_tokens": min(max_new_tokens, room), "stop": stop}
         server.in_hand += 1
         try:
             found = await self._generate(server, prompt_ids, release, params)

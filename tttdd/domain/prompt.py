@@ -25,8 +25,8 @@ class Prompt(msgspec.Struct, frozen=True):
     text: str
     """A user message (chat), or raw text that the model continues."""
     chat: bool
-    stop: str | None
-    """Text that ends the completion."""
+    stop: tuple[str, ...] = ()
+    """Texts of which the first ends the completion."""
 
 
 class TaskPrompt(msgspec.Struct, frozen=True, kw_only=True):
@@ -96,7 +96,7 @@ def _chat(task: TaskPrompt, node: Node) -> Prompt:
         parts.append("Write an improved program, complete, in one ```python block.")
     else:
         parts.append("Write a program that solves this, complete, in one ```python block.")
-    return Prompt("\n\n".join(parts), chat=True, stop=None)
+    return Prompt("\n\n".join(parts), chat=True)
 
 
 def _standing(task: TaskPrompt, node: Node) -> str:
@@ -114,7 +114,7 @@ def _completion(task: TaskPrompt, node: Node) -> Prompt:
         f"## Program 1, reward {node.reward:.5f}\n\n{_fenced(parent)}\n\n"
         f"## Program 2, higher reward, same code with better numbers\n\n```python\n{region.head}"
     )
-    return Prompt(text, chat=False, stop=region.stop)
+    return Prompt(text, chat=False, stop=(region.stop,))
 
 
 def _fenced(program: str) -> str:

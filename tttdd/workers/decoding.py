@@ -30,7 +30,7 @@ class Row:
     request: int
     prompt: tuple[int, ...]
     release: int
-    stop: str | None
+    stop: tuple[str, ...]
     uniforms: list[float]
     """One a token: as many as the completion may have."""
     tokens: list[int] = field(default_factory=list)

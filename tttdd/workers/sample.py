@@ -67,6 +67,8 @@ class Sampler:
                     self._reply(request.id, self._publish(**request.params))
                 case "encode":
                     self._reply(request.id, self._text.encode(**request.params))
+                case "encode_chat":
+                    self._reply(request.id, self._text.encode_chat(**request.params))
                 case "encode_more":
                     self._reply(request.id, self._text.encode_more(**request.params))
                 case "keep":
@@ -78,6 +80,8 @@ class Sampler:
                     self._reply(request.id, self._counts | {"rows": rows, "waiting": len(self._waiting)})
                 case _:
                     raise ValueError(f"no method {request.method!r}")
+        except wire.Refusal as refusal:
+            self._line.send(wire.Reply(request.id, error=str(refusal)))
         except (ValueError, TypeError, LookupError, OSError, SafetensorError) as error:
             self._line.send(wire.Reply(request.id, error=f"{request.method}: {type(error).__name__}: {error}"))
 
@@ -94,13 +98,13 @@ class Sampler:
                 del self._decoding[load_id]
 
     def _row(
-        self, request: int, prompt_ids: list[int], release: int, seed: int, stop: str | None, max_new_tokens: int
+        self, request: int, prompt_ids: list[int], release: int, seed: int, stop: list[str], max_new_tokens: int
     ) -> Row:
         self._find(release)
         if not prompt_ids:
             raise ValueError("a prompt needs at least one token")
         budget = max(0, min(max_new_tokens, self._context - len(prompt_ids)))
-        return Row(request, tuple(prompt_ids), release, stop, uniforms(seed, budget))
+        return Row(request, tuple(prompt_ids), release, tuple(stop), uniforms(seed, budget))
 
     def _accept(self, row: Row) -> None:
         """A prompt that leaves no room is a completion cut before its first token: the search turns elsewhere."""
@@ -138,7 +142,7 @@ class Sampler:
                 self._reply(row.request, self._sampled(row, reason))
 
     def _finish(self, row: Row) -> str | None:
-        if row.tokens[-1] in self._ends or (row.stop and self._text.ends_with(row.tokens, row.stop)):
+        if row.tokens[-1] in self._ends or self._text.ends_with(row.tokens, row.stop):
             return "stop"
         return "length" if len(row.tokens) == len(row.uniforms) else None
 

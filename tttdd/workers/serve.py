@@ -3,8 +3,9 @@
     daemon --line--> this --standard input--> server -> scheduler, detokenizer
     line ends: server and all that it started are killed          server ends: this ends, with its exit status
 
-SGLang kills every child of its own process, so nothing of ours is in its tree.  Requests: `address`, and `encode`,
-`encode_more` and `decode` by the model's tokenizer.  Options: model, thinking, command, arguments, environment.
+SGLang kills every child of its own process, so nothing of ours is in its tree.  Requests: `address`, and by the
+model's tokenizer `encode`, `encode_chat`, `encode_more` and `decode`.  Options: model, thinking, command,
+arguments, environment.
 """
 
 from __future__ import annotations
@@ -104,12 +105,16 @@ def _answer(server: Server, text: Text, request: wire.Request) -> wire.Reply:
                 return wire.Reply(request.id, {"port": server.port, "key": server.key, "end_ids": ends})
             case "encode":
                 return wire.Reply(request.id, text.encode(**request.params))
+            case "encode_chat":
+                return wire.Reply(request.id, text.encode_chat(**request.params))
             case "encode_more":
                 return wire.Reply(request.id, text.encode_more(**request.params))
             case "decode":
                 return wire.Reply(request.id, text.decode(**request.params))
             case unknown:
                 return wire.Reply(request.id, error=f"no method {unknown!r}")
+    except wire.Refusal as refusal:
+        return wire.Reply(request.id, error=str(refusal))
     except (ValueError, TypeError, LookupError) as error:
         return wire.Reply(request.id, error=f"{request.method}: {type(error).__name__}: {error}")
 

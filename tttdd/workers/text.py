@@ -9,9 +9,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from jinja2 import TemplateError
 from transformers import PreTrainedTokenizerFast
 
+from tttdd import wire
+
 ANSWER = "=answer="
+TEMPLATE_ERRORS = (TemplateError, ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError)
+"""What a template raises by itself or from the Python in it."""
 
 
 class Text:
@@ -25,11 +30,20 @@ class Text:
     def encode(self, text: str, chat: bool) -> list[int]:
         if not chat:
             return list(self._tokenizer(text).input_ids)
-        messages = [{"role": "user", "content": text}]
-        rendered = self._tokenizer.apply_chat_template(
-            messages, add_generation_prompt=True, tokenize=False, enable_thinking=self._thinking
-        )
-        return list(self._tokenizer(rendered, add_special_tokens=False).input_ids)
+        return self.encode_chat([{"role": "user", "content": text}], None)
+
+    def encode_chat(self, messages: list[dict[str, str]], thinking: bool | None) -> list[int]:
+        """Up to where the answer begins.  `thinking` None: as configured."""
+        if self._tokenizer.chat_template is None:
+            raise wire.Refusal("the model has no chat template")
+        switch = self._thinking if thinking is None else thinking
+        try:
+            rendered = self._tokenizer.apply_chat_template(
+                messages, add_generation_prompt=True, tokenize=False, enable_thinking=switch
+            )
+        except TEMPLATE_ERRORS as error:
+            raise wire.Refusal(f"the model's chat template refuses the conversation: {_told(error)}") from None
+        return self.encode_more(rendered)
 
     def encode_more(self, text: str) -> list[int]:
         """Of a text behind other tokens: no beginning-of-sequence token."""
@@ -38,16 +52,18 @@ class Text:
     def decode(self, ids: list[int]) -> str:
         return self._tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
 
-    def ends_with(self, ids: list[int], stop: str) -> bool:
-        """Whether the text of `ids` has come to contain `stop` by its last token.
+    def ends_with(self, ids: list[int], stops: tuple[str, ...]) -> bool:
+        """Whether the text of `ids` has come to contain one of `stops` by its last token.
 
         Only the tail is decoded: no visible token is shorter than a byte, and the first few of a tail may decode
         differently than in the middle of a text.
         """
-        if ids[-1] in self._special:
+        if not stops or ids[-1] in self._special:
             return False
-        visible = [token for token in ids[-4 * (len(stop.encode()) + 8) :] if token not in self._special]
-        return stop in self.decode(visible[-(len(stop.encode()) + 8) :])
+        length = max(len(stop.encode()) for stop in stops) + 8
+        visible = [token for token in ids[-4 * length :] if token not in self._special]
+        tail = self.decode(visible[-length:])
+        return any(stop in tail for stop in stops)
 
     def _end_ids(self) -> frozenset[int]:
         ends = {self._tokenizer.eos_token_id} - {None}
@@ -58,3 +74,8 @@ class Text:
             following = self._tokenizer(after, add_special_tokens=False).input_ids[:1]
             ends |= {token for token in following if token in self._special}
         return frozenset(ends)
+
+
+def _told(error: Exception) -> str:
+    """A template's own words; what Python says needs the kind of error to be understood."""
+    return str(error) if isinstance(error, TemplateError) else f"{type(error).__name__}: {error}"

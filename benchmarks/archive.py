@@ -41,6 +41,7 @@ from tttdd.adapters.store import SqliteStore
 from tttdd.adapters.workshop import LocalWorkshop
 from tttdd.api import app, server
 from tttdd.board import Board
+from tttdd.desk import Desk
 from tttdd.protocol import JudgesInfo
 from tttdd.room import DiskRoom
 from tttdd.runner import Runner
@@ -77,13 +78,13 @@ async def requests(store: SqliteStore, state_dir: Path, times: Times) -> None:
         told = JudgesInfo(level=judges.level, missing=judges.missing, parallel=judges.parallel)
         board = Board("tttdd.toml", str(state_dir), lambda: runner.runs(), lambda: told)
         workshop = LocalWorkshop(settings, store, state_dir)
-        catalog, room = JudgeCatalog(settings, judges), DiskRoom(state_dir)
-        runner = Runner(settings, store, board, catalog, workshop, room)
+        catalog, room, desk = JudgeCatalog(settings, judges), DiskRoom(state_dir), Desk(store, board.touch)
+        runner = Runner(settings, store, board, catalog, workshop, room, desk)
         fill(board, store)
         for _ in range(100):
             timed(times, "snapshot_as_json", lambda: msgspec.json.encode(board.snapshot()))
         address, up = state_dir / "api.sock", anyio.Event()
-        tasks.start_soon(partial(server.serve, server.bind(address, ""), app.build(runner, board), ready=up.set))
+        tasks.start_soon(partial(server.serve, server.bind(address, ""), app.build(runner, board, desk), ready=up.set))
         await up.wait()
         await anyio.to_thread.run_sync(ask_all, address, deepest(store), times)
         tasks.cancel_scope.cancel()

@@ -164,10 +164,11 @@ async def measure(options: argparse.Namespace, settings: Config, watcher: Watche
     prompts = [[draw.randrange(1000, 150000) for _ in range(options.prompt)] for _ in range(options.groups)]
     plan: Any = argparse.Namespace(name="large", trains=True, groups=options.groups, rollouts=options.rollouts, seed=0)
     with tempfile.TemporaryDirectory() as state:
+        nobody: Any = None  # no harness comes
         workshop: Any = LocalWorkshop(settings, None, Path(state))  # pyright: ignore[reportArgumentType]
         started = time.monotonic()
         try:
-            async with workshop.open(plan, files, None, watcher, Gate()) as world:
+            async with workshop.open(plan, files, None, nobody, watcher, Gate()) as world:
                 probe = Probe(prompts[0][:1], [draw.randrange(1000, 150000) for _ in range(2000)])
                 serving = await Serving.start(world.engine, world.trainer, world.observer, probe)
                 result["start_seconds"] = time.monotonic() - started

@@ -34,6 +34,7 @@ from tttdd.adapters.sglang_server import Server
 from tttdd.adapters.store import SqliteStore
 from tttdd.adapters.workshop import LocalWorkshop
 from tttdd.config import Config
+from tttdd.desk import Desk
 from tttdd.folder import RunFolder
 from tttdd.gate import Gate
 from tttdd.ports import ModelFiles, PublishFailed, Release
@@ -142,7 +143,7 @@ async def measure(options: argparse.Namespace, settings: Config) -> dict[str, An
     with tempfile.TemporaryDirectory() as scratch:
         workshop: Any = FaultyWorkshop(settings, store, Path(scratch))
         print("\n".join(memory.plan_for(settings, files.path, gpus.read(), 8).lines()))
-        async with workshop.open(plan, files, None, Quiet(), Gate()) as world:
+        async with workshop.open(plan, files, None, Desk(store, lambda: None), Quiet(), Gate()) as world:
             probe = await make_probe(world.engine, task, store.archive(run.run).seeds[0], plan.context_length)
             found["probe_tokens"] = len(probe.completion_ids)
             for fault in ("stale", "swapped", "nameless"):

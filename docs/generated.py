@@ -80,7 +80,7 @@ def _default(field: Any) -> str:
 
 def http_api() -> str:
     nobody: Any = None  # the routes are told, never called
-    told = describe(routes(nobody, nobody, nobody, nobody), __version__)
+    told = describe(routes(*[nobody] * 5), __version__)
     lines = [
         f"| `{method.upper()} {path}` | {operation['summary']} | {_takes(operation)} | {_gives(operation)} |"
         for path, methods in told["paths"].items()

@@ -14,9 +14,11 @@ import anyio.from_thread
 import anyio.lowlevel
 import msgspec
 
-from tttdd import errors, protocol
+from tttdd import errors, ports, protocol
+from tttdd import harness_protocol as harness
 from tttdd.api import app, server
 from tttdd.api.logs import RecentLog
+from tttdd.desk import Ask
 
 
 class FakeRunner:
@@ -185,6 +187,46 @@ class FakeBoard:
         return self._version
 
 
+class FakeDesk:
+    """Says `words`, one after another; `fault` is raised instead, after `told` of them."""
+
+    def __init__(self, *words: str, fault: errors.CallerError | None = None, told: int = 0) -> None:
+        self.words, self.fault, self.told = words, fault, told
+        self.asked: list[Ask] = []
+        self.hung_up = 0
+
+    async def complete(
+        self, run: protocol.RunInfo, ask: Ask, on_text: Callable[[str], None] | None = None
+    ) -> ports.Receipt:
+        self.asked.append(ask)
+        try:
+            for word in self.words[: self.told] if self.fault else self.words:
+                if on_text:
+                    on_text(word)
+                await anyio.sleep(0.01)
+        except anyio.get_cancelled_exc_class():
+            self.hung_up += 1
+            raise
+        if self.fault:
+            raise self.fault
+        ids = list(range(len(self.words)))
+        sampled = ports.Sampled(ids, [-1.0] * len(ids), [True] * len(ids), "".join(self.words), "stop", run.release)
+        return ports.Receipt(id="receipt-1", run=run.run, step=run.step, prompt_ids=[1, 2, 3], sampled=sampled)
+
+    def report(self, run: protocol.RunInfo, report: harness.Report, content: bytes) -> harness.Reported:
+        told = report.metadata
+        return harness.Reported(
+            run=run.run, receipt=report.references[0], step=told.step, group=told.group, rollout=told.rollout,
+            accepted=True,
+        )  # fmt: skip
+
+    def grid(self, run: protocol.RunInfo) -> harness.GridInfo:
+        return harness.GridInfo(
+            run=run.run, state=run.state, step=run.step, steps=run.steps, release=run.release, groups=2, rollouts=3,
+            missing=[harness.Place(group=1, rollout=2)], refused=[],
+        )  # fmt: skip
+
+
 class Served(NamedTuple):
     socket: Path
     runner: FakeRunner
@@ -195,14 +237,17 @@ class Served(NamedTuple):
 
 
 @contextmanager
-def serving(socket: Path, group: str = "", runner: FakeRunner | None = None) -> Iterator[Served]:
+def serving(
+    socket: Path, group: str = "", runner: FakeRunner | None = None, desk: FakeDesk | None = None
+) -> Iterator[Served]:
     runner = runner or FakeRunner()
     board, recent = FakeBoard(runner), RecentLog()
     with anyio.from_thread.start_blocking_portal() as portal:
 
         async def run(*, task_status: anyio.abc.TaskStatus[None]) -> None:
             bound = server.bind(socket, group)
-            await server.serve(bound, app.build(runner, board, group=group, recent=recent), ready=task_status.started)
+            application = app.build(runner, board, desk or FakeDesk(), group=group, recent=recent)
+            await server.serve(bound, application, ready=task_status.started)
 
         future, _ = portal.start_task(run)
         try:

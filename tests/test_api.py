@@ -17,7 +17,7 @@ from typing import Any
 import anyio
 import anyio.from_thread
 import pytest
-from fake_daemon import FakeBoard, FakeRunner, Served, serving
+from fake_daemon import FakeBoard, FakeDesk, FakeRunner, Served, serving
 from starlette.requests import empty_receive
 
 from tests.fakes import FakeNvml
@@ -320,7 +320,7 @@ def test_root_the_daemons_account_and_the_group_may_call() -> None:
 @pytest.mark.parametrize("state", [{}, {"peer": Peer(1, 54321, 54321)}])
 def test_a_stranger_gets_a_403_whatever_he_asks(state: dict[str, Peer]) -> None:
     runner = FakeRunner()
-    application = app.build(runner, FakeBoard(runner), group="root")
+    application = app.build(runner, FakeBoard(runner), FakeDesk(), group="root")
     sent: list[Any] = []
 
     async def call() -> None:

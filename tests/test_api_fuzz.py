@@ -21,7 +21,7 @@ from typing import Any
 import pytest
 import requests
 import schemathesis
-from fake_daemon import FakeBoard, FakeRunner
+from fake_daemon import FakeBoard, FakeDesk, FakeRunner
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from requests.adapters import HTTPAdapter
@@ -118,7 +118,7 @@ async def undecided(scope: Any, receive: Any, send: Any) -> None:
     """An application of the same routes, when the tests are collected and no daemon runs yet."""
     runner = FakeRunner()
     us = Peer(os.getpid(), os.getuid(), os.getgid())
-    await app.build(runner, FakeBoard(runner))({**scope, "state": {"peer": us}}, receive, send)
+    await app.build(runner, FakeBoard(runner), FakeDesk())({**scope, "state": {"peer": us}}, receive, send)
 
 
 DESCRIPTION: dict[str, Any] = schemathesis.openapi.from_asgi("/v1/openapi.json", undecided).raw_schema

@@ -17,6 +17,7 @@ from tttdd import runner as runners
 from tttdd.adapters.store import SqliteStore
 from tttdd.board import Board
 from tttdd.config import Config, Engine, Grid, Model, Prompting, Trainer
+from tttdd.desk import Desk
 from tttdd.errors import CallerError, Conflict, NotFound, Refused
 from tttdd.ports import PublishFailed, StoreUnusable, WorkerDied, WorkerFailed
 from tttdd.protocol import GridSize, JudgesInfo, RunState, Submit
@@ -56,7 +57,8 @@ class Place:
         self.configure(CONFIG)
 
     def configure(self, config: Config) -> None:
-        self.runner = Runner(config, self.store, self.board, self.catalog, self.workshop, self.room)
+        self.desk = Desk(self.store, self.board.touch)
+        self.runner = Runner(config, self.store, self.board, self.catalog, self.workshop, self.room, self.desk)
 
     def submit(self, *names: str) -> None:
         for name in names:

@@ -13,6 +13,7 @@ import pytest
 from tests.fakes import Crash, FakeEngine, FakeJudge, FakeObserver, FakeTrainer
 from tttdd import step
 from tttdd.adapters.store import SqliteStore
+from tttdd.desk import Desk
 from tttdd.domain import batch as batches
 from tttdd.domain.archive import Archive
 from tttdd.domain.prompt import TaskPrompt
@@ -36,6 +37,7 @@ TASK = TaskPrompt(
 PLAN = Plan(
     name="r",
     mode="discover",
+    kind="task",
     seed=7,
     steps=3,
     groups=2,
@@ -76,6 +78,7 @@ def world(state_dir: Path, store: SqliteStore, **parts: Any) -> World:
     }
     return World(
         store=store,
+        desk=Desk(store, lambda: None),
         gate=Gate(),
         folder=RunFolder(state_dir / "runs" / "r"),
         **(ports | parts),

@@ -29,6 +29,7 @@ from tttdd.api import app, server
 from tttdd.api.logs import RecentLog
 from tttdd.board import Board, BoardLog
 from tttdd.config import Config, Wandb, place
+from tttdd.desk import Desk
 from tttdd.durable import make_folder
 from tttdd.ports import StoreError
 from tttdd.protocol import GpuInfo, JudgesInfo
@@ -97,7 +98,8 @@ async def _serve(config: Config, path: Path, state_dir: Path, sock: socket.socke
         for handler in (BoardLog(board), recent, notify.StatusLog(logging.INFO)):
             logging.getLogger("tttdd").addHandler(handler)
         workshop = LocalWorkshop(config, store, state_dir)
-        runner = Runner(config, store, board, JudgeCatalog(config, judges), workshop, DiskRoom(state_dir))
+        desk = Desk(store, board.touch)
+        runner = Runner(config, store, board, JudgeCatalog(config, judges), workshop, DiskRoom(state_dir), desk)
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(_until_signal, signals, tasks.cancel_scope)
             tasks.start_soon(notify.watchdog)
@@ -106,7 +108,8 @@ async def _serve(config: Config, path: Path, state_dir: Path, sock: socket.socke
             tasks.start_soon(gauge, board)
             for follower in _followers(config, store, board, runner, state_dir):
                 tasks.start_soon(apart, follower)
-            await server.serve(sock, app.build(runner, board, group=config.daemon.group, recent=recent), ready=_ready)
+            application = app.build(runner, board, desk, group=config.daemon.group, recent=recent)
+            await server.serve(sock, application, ready=_ready)
 
 
 def _followers(

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from tttdd.assignment import Assignment
 from tttdd.config import Config
 from tttdd.protocol import RunInfo
-from tttdd.registry import Assignment
 from tttdd.thinking import Budget
 from tttdd.world import Plan
 
@@ -14,6 +14,7 @@ def plan_of(run: RunInfo, assignment: Assignment, config: Config) -> Plan:
     return Plan(
         name=run.run,
         mode=run.mode,
+        kind=run.kind,
         seed=run.seed,
         steps=run.steps,
         groups=run.grid.groups,

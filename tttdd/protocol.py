@@ -25,6 +25,8 @@ autoconvolution: heights of a step function, with its autoconvolution."""
 Value = str | int | float | bool | None
 """Of a setting."""
 Count = Annotated[int, Meta(ge=1, le=1_000_000)]
+NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$(?!\n)"
+"""Of a run."""
 Node = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 """Id of an archive node."""
 
@@ -43,7 +45,7 @@ class Submit(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     steps: Count | None = None
     grid: GridSize | None = None
     seed: Annotated[int, Meta(ge=0, le=2**63 - 1)] = 0
-    name: Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$(?!\n)")] | None = None
+    name: Annotated[str, Meta(pattern=NAME)] | None = None
     """Name of the run; default: the task's name and a number."""
     mode: Mode = "discover"
     kind: Kind = "task"

@@ -9,40 +9,21 @@ from __future__ import annotations
 
 import difflib
 import logging
+import re
 import time
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 
+from tttdd.assignment import Assignment, Catalog, of_harness
 from tttdd.config import Config, Grid, faults
 from tttdd.domain import identity
-from tttdd.domain.prompt import REGION_CLOSE, REGION_OPEN, TaskPrompt, split_region
+from tttdd.domain.prompt import REGION_CLOSE, REGION_OPEN, split_region
 from tttdd.errors import Conflict, NotFound, Refused
-from tttdd.ports import Judge
-from tttdd.protocol import Artifact, GridSize, NodeInfo, RunInfo, RunState, StepRow, Submit, TaskInfo
+from tttdd.protocol import NAME, Artifact, GridSize, Kind, NodeInfo, RunInfo, RunState, StepRow, Submit, TaskInfo
 from tttdd.run_ports import RunRecord, RunStore
 
 _log = logging.getLogger("tttdd.registry")
-
-
-class Assignment(msgspec.Struct, frozen=True, kw_only=True):
-    """A task as a run uses it."""
-
-    info: TaskInfo
-    prompt: TaskPrompt
-    judge: Judge
-    identity: dict[str, str]
-    """What a run remembers of its task: name, and hashes of instruction, judge and starter."""
-    starter: str
-    """The starter program as it is run; empty if the task has none."""
-
-
-class Catalog(Protocol):
-    def names(self) -> list[str]: ...
-
-    def load(self, name: str) -> Assignment:
-        """Raises NotFound with the nearest name, or Refused when the task's files are at fault."""
-        ...
 
 
 class Registry:
@@ -50,14 +31,15 @@ class Registry:
         self._config, self._store, self._catalog = config, store, catalog
 
     def submit(self, request: Submit) -> RunInfo:
-        assignment = self._catalog.load(request.task)
+        _check_kind(request)
+        assignment = self._assignment(request.kind, request.task)
         config = self._configured(request)
         for field, rule in faults(config):
             raise Refused(f"{field}: {rule}", field=field)
         name = request.name or self._free_name(request.task)
         if name in self._names():
             raise Conflict(f"there is a run named {name!r} already", field="name", hint="choose another name")
-        if config.prompt.style == "completion":
+        if config.prompt.style == "completion" and request.kind == "task":
             _check_region(request.task, assignment.prompt.starter)
         record = RunRecord(
             name=name,
@@ -69,18 +51,22 @@ class Registry:
             created=time.time(),
             priority=request.priority,
             mode=request.mode,
+            kind=request.kind,
         )
         self._store.open_run(self._continued(record, request.resume_from) if request.resume_from else record)
         return self.run(name)
 
     def runs(self) -> list[RunInfo]:
         runs = self._store.runs()
-        infos = {task: self._info(task) for task in {run.task for run in runs}}  # reading a task takes milliseconds
-        return [self._told(run, infos[run.task]) for run in runs]
+        infos: dict[tuple[Kind, str], TaskInfo | None] = {}
+        for run in runs:
+            if (run.kind, run.task) not in infos:  # reading a task takes milliseconds
+                infos[run.kind, run.task] = self._info(run.kind, run.task)
+        return [self._told(run, infos[run.kind, run.task]) for run in runs]
 
     def run(self, name: str) -> RunInfo:
         run = self._store.run(self._known(name))
-        return self._told(run, self._info(run.task))
+        return self._told(run, self._info(run.kind, run.task))
 
     def steps(self, name: str) -> list[StepRow]:
         return self._store.steps(self._known(name))
@@ -103,7 +89,8 @@ class Registry:
         return Artifact(msgspec.Raw(kept.encode()), found.artifact_sha256)
 
     def identity(self, name: str) -> dict[str, identity.Value]:
-        return {**self._store.identity(self._known(name)), "mode": self._store.run(name).mode}
+        run = self._store.run(self._known(name))
+        return {**self._store.identity(name), "mode": run.mode, "kind": run.kind}
 
     def best(self, name: str) -> NodeInfo:
         best = self._store.run(self._known(name)).best
@@ -122,8 +109,12 @@ class Registry:
         return found
 
     async def verify(self, name: str, node: int | None) -> dict[str, Any]:
+        run = self.run(name)
+        judge = self._assignment(run.kind, run.task).judge
+        if judge is None:
+            raise Conflict(f"run {name!r} is external: its harness has judged it", field="run")
         found = self.best(name) if node is None else self.node(name, node)
-        verdict = await self._catalog.load(self.run(name).task).judge.grade(found.program)
+        verdict = await judge.grade(found.program)
         return {"node": found.node, **msgspec.to_builtins(verdict)}
 
     # Parts of the above
@@ -210,10 +201,13 @@ class Registry:
             seed=seed,
         )
 
-    def _info(self, task: str) -> TaskInfo | None:
+    def _assignment(self, kind: Kind, task: str) -> Assignment:
+        return of_harness(task) if kind == "external" else self._catalog.load(task)
+
+    def _info(self, kind: Kind, task: str) -> TaskInfo | None:
         """None for a task that is no longer there."""
         try:
-            return self._catalog.load(task).info
+            return self._assignment(kind, task).info
         except (NotFound, Refused):
             return None
 
@@ -249,7 +243,7 @@ class Registry:
         return f"{task}-{number}"
 
     def _must_be(self, name: str, *states: RunState) -> None:
-        state = self.run(name).state
+        state = self._store.run(self._known(name)).state
         if state not in states:
             raise Conflict(
                 f"run {name!r} is {state}", field="run", hint=f"this needs a run that is {' or '.join(states)}"
@@ -259,6 +253,18 @@ class Registry:
 def _was_and_is(field: str, before: identity.Value, now: identity.Value) -> str:
     """Of the task's texts and the model's files only hashes are kept, which tell nobody anything."""
     return field if field.startswith("task.") or field == "model.revision" else f"{field} (was {before}, is {now})"
+
+
+def _check_kind(request: Submit) -> None:
+    """What a harness judges has any name that a folder may have, and prompts of the harness's own choice."""
+    if request.kind != "external":
+        return
+    if not re.match(NAME, request.task):
+        rule = "letters, digits, '.', '_' and '-', at most 64, the first a letter or a digit"
+        raise Refused(f"task: {request.task!r} is no name for what a harness judges", field="task", hint=rule)
+    if request.mode == "best-of-n":
+        told = "mode: a harness chooses its prompts by itself, so best-of-n is not the daemon's to do"
+        raise Refused(told, field="mode", hint="search leaves the model as it is")
 
 
 def _check_region(task: str, starter: str) -> None:

@@ -20,19 +20,22 @@ from typing import Protocol
 
 import anyio
 import anyio.to_thread
+import msgspec
 
 from judges.verdict import Verdict
 from tttdd import step
+from tttdd.assignment import Assignment, Catalog
 from tttdd.board import Board
 from tttdd.config import Config
+from tttdd.desk import Desk
 from tttdd.domain.archive import Archive
 from tttdd.errors import CallerError, Conflict, Refused, first_words
 from tttdd.failpoint import Point, reach
 from tttdd.gate import Gate
 from tttdd.planning import plan_of
 from tttdd.ports import Judge, ModelFiles, PublishFailed, StoreError, StoreUnusable, WorkerDied, WorkerFailed
-from tttdd.protocol import RunInfo, RunState, Submit
-from tttdd.registry import Assignment, Catalog, Registry
+from tttdd.protocol import RunInfo, RunState, Submit, TaskInfo
+from tttdd.registry import Registry
 from tttdd.room import lacks_room
 from tttdd.run_ports import Room, RunStore
 from tttdd.world import Plan, World
@@ -59,16 +62,23 @@ class Workshop(Protocol):
         ...
 
     def open(
-        self, plan: Plan, files: ModelFiles, judge: Judge, observer: Board, gate: Gate
+        self, plan: Plan, files: ModelFiles, judge: Judge | None, desk: Desk, observer: Board, gate: Gate
     ) -> AbstractAsyncContextManager[World]: ...
 
 
 class Runner(Registry):
     def __init__(
-        self, config: Config, store: RunStore, board: Board, catalog: Catalog, workshop: Workshop, room: Room
+        self,
+        config: Config,
+        store: RunStore,
+        board: Board,
+        catalog: Catalog,
+        workshop: Workshop,
+        room: Room,
+        desk: Desk,
     ) -> None:
         super().__init__(config, store, catalog)
-        self._board, self._workshop, self._room = board, workshop, room
+        self._board, self._workshop, self._room, self._desk = board, workshop, room, desk
         self._gate = Gate()
         self._news = anyio.Event()
         self._in_hand: str | None = None
@@ -104,7 +114,7 @@ class Runner(Registry):
         else:
             self._must_be(name, "paused", "failed")
             run = self._store.run(name)
-            if name != self._in_hand and (why := self._changed(run, self._catalog.load(run.task), None)):
+            if name != self._in_hand and (why := self._changed(run, self._assignment(run.kind, run.task), None)):
                 raise Conflict(f"run {name!r}: {why}", field="run")
             self._store.set_state(name, "running" if name == self._in_hand else "queued", "")
         in_hand = self._store.run(self._in_hand) if self._in_hand else None
@@ -191,14 +201,14 @@ class Runner(Registry):
         self._board.take(name, run.grid, self._store.steps(name))
         for place, valid in self._store.judged(name):
             self._board.cell(place, "valid" if valid else "rejected")
-        assignment = self._catalog.load(run.task)
+        assignment = self._assignment(run.kind, run.task)
         reach(Point.RUN_TAKEN)
         self._board.prepare("the model", None)
         model = await self._workshop.prepare(self._board.prepare)
         await self._plant(run, assignment, model)
         plan = plan_of(run, assignment, self._config)
         self._board.prepare("the workers", None)
-        async with self._workshop.open(plan, model, assignment.judge, self._board, self._gate) as world:
+        async with self._workshop.open(plan, model, assignment.judge, self._desk, self._board, self._gate) as world:
             reach(Point.WORKERS_OPEN)
             await step.run_to_the_end(plan, world)
 
@@ -209,7 +219,7 @@ class Runner(Registry):
         if self._store.identity(run.run)["model.revision"] is not None:
             return
         archive, verdict = Archive(), Verdict(valid=True)
-        if assignment.starter:
+        if assignment.starter and assignment.judge:
             self._board.prepare("the starter program", None)
             verdict = await assignment.judge.grade(assignment.starter)
         if not verdict.valid:
@@ -244,6 +254,14 @@ class Runner(Registry):
                 if taken and not any(run.waits_for_room for run in runs):
                     return min(taken, key=lambda run: (run.state != "running", -run.priority)).run
         return None
+
+    def _told(self, run: RunInfo, info: TaskInfo | None) -> RunInfo:
+        told = super()._told(run, info)
+        if run.kind == "task" or run.state != "running":
+            return told
+        if silent := self._desk.waits(run):
+            return msgspec.structs.replace(told, state="waiting", reason=told.reason or silent)
+        return msgspec.structs.replace(told, reason=told.reason or self._desk.troubles(run))
 
     def _why(self) -> str:
         paused = "the daemon is paused; it goes on after: tttctl resume" if self._paused else ""

@@ -21,6 +21,7 @@ import anyio.to_thread
 import msgspec
 
 from judges.verdict import Verdict
+from tttdd.desk import Opening
 from tttdd.domain import advantage, batch, extract, metrics, prompt, puct
 from tttdd.domain.archive import Archive, Child, Node
 from tttdd.domain.grid import Coordinate, missing, trainable
@@ -72,28 +73,59 @@ async def sample_half(plan: Plan, world: World, answers: Answers, step: int, rel
     world.observer.phase(step, release.number, "sample")
     archive = world.store.archive(plan.name)
     parents = select_parents(plan, archive)
-    asks = [await make_ask(plan, world, parent, archive.best.reward) for parent in parents]
-    reach(Point.PARENTS_SELECTED)
     recorded = world.store.rollouts(plan.name, step)
     for rollout in recorded:
         world.observer.cell(rollout.coordinate, outcome(rollout.verdict, archive.best.reward))
-    clock = SampleClock()
-    async with anyio.create_task_group() as grid:  # its end is the barrier
-        for place in missing(step, plan.groups, plan.rollouts, {r.coordinate for r in recorded}):
-            grid.start_soon(one_rollout, plan, world, answers, release, place, asks[place.group], clock)
+    places = missing(step, plan.groups, plan.rollouts, {r.coordinate for r in recorded})
+    clock, asks = SampleClock(), list[Ask]()
+    if plan.kind == "external":
+        await world.desk.fill(opening(plan, world, answers, step, release, set(places), archive.best.reward, clock))
+    else:
+        asks = [await make_ask(plan, world, parent, archive.best.reward) for parent in parents]
+        reach(Point.PARENTS_SELECTED)
+        async with anyio.create_task_group() as grid:  # its end is the barrier
+            for place in places:
+                grid.start_soon(one_rollout, plan, world, answers, release, place, asks[place.group], clock)
     reach(Point.GRID_FULL)
     rollouts = world.store.rollouts(plan.name, step)
-    close = partial(close_grid, plan, step, release, archive, asks, rollouts, world.folder)
+    prompts = [ask.prompt_ids for ask in asks]
+    close = partial(close_grid, plan, step, release, archive, parents, prompts, rollouts, world.folder)
     path, row = await anyio.to_thread.run_sync(close)  # parsing hundreds of programs must not hold the event loop
     world.store.begin(plan.name, step, archive, path, row | clock.row())
     reach(Point.STEP_BEGUN)
 
 
 def select_parents(plan: Plan, archive: Archive) -> list[Node]:
-    """One for each group."""
-    if plan.mode == "best-of-n":
+    """One for each group.  A harness chooses what it asks by itself."""
+    if plan.mode == "best-of-n" or plan.kind == "external":
         return archive.seeds[: plan.groups]
     return puct.select_parents(archive, plan.groups, plan.c)
+
+
+def opening(
+    plan: Plan,
+    world: World,
+    answers: Answers,
+    step: int,
+    release: Release,
+    places: set[Coordinate],
+    best: float,
+    clock: SampleClock,
+) -> Opening:
+    """For a harness that samples, judges and reports in place of `one_rollout`."""
+    return Opening(
+        run=plan.name,
+        step=step,
+        release=release,
+        context_length=plan.context_length,
+        best=best,
+        missing=places,
+        engine=world.engine,
+        answers=answers,
+        observer=world.observer,
+        gate=world.gate,
+        clock=clock,
+    )
 
 
 class Ask(msgspec.Struct, frozen=True):
@@ -121,6 +153,7 @@ async def one_rollout(
     clock: SampleClock,
 ) -> None:
     """Sample, extract, judge, and keep the result durably at its coordinate."""
+    assert world.judge  # there is one where no harness judges
     await world.gate.wait()
     world.observer.cell(place, "sampling")
     seed = rollout_seed(plan.seed, place)
@@ -158,23 +191,24 @@ def close_grid(
     step: int,
     release: Release,
     archive: Archive,
-    asks: list[Ask],
+    parents: list[Node],
+    prompts: list[list[int]],
     rollouts: list[Rollout],
     folder: RunFolder,
 ) -> tuple[Path | None, dict[str, float]]:
     """Grow the archive, freeze the batch; returns the batch's file and the grid's half of the metrics row."""
-    grow(plan, archive, [ask.parent for ask in asks], rollouts)
+    grow(plan, archive, parents, rollouts)
     row = {
         **metrics.grid_row(step, plan.groups, plan.rollouts, [(r.sampled, r.program, r.verdict) for r in rollouts]),
         **metrics.archive_row(archive),
     }
     if not plan.trains:
         return None, row
-    frozen = freeze(plan, step, release, [ask.prompt_ids for ask in asks], rollouts)
+    frozen = freeze(plan, step, release, prompts, rollouts)
     write_file(folder.batch(step), batch.encode(frozen))
     return folder.batch(step), {
         **row,
-        "tttd/training_groups": float(len(frozen.groups)),
+        "tttd/training_groups": plan.groups - row["tttd/constant_groups_removed"],
         "tttd/training_rollouts": float(sum(len(group.samples) for group in frozen.groups)),
     }
 
@@ -200,30 +234,29 @@ def child(rollout: Rollout) -> Child:
     )
 
 
-def freeze(
-    plan: Plan, step: int, release: Release, prompt_ids: list[list[int]], rollouts: list[Rollout]
-) -> batch.Batch:
-    """The trainable groups with their advantages (sections 2 and 3)."""
+def freeze(plan: Plan, step: int, release: Release, prompts: list[list[int]], rollouts: list[Rollout]) -> batch.Batch:
+    """The trainable groups with their advantages (sections 2 and 3); `prompts` are the groups' own."""
     by_group = [[r for r in rollouts if r.coordinate.group == group] for group in range(plan.groups)]
-    rewards = [[r.verdict.reward for r in group] for group in by_group]
+    kept = trainable([[r.verdict.reward for r in group] for group in by_group])
     groups = [
-        batch.Group(
-            prompt_ids=prompt_ids[index],
-            samples=[
-                batch.Sample(
-                    token_ids=r.sampled.token_ids,
-                    logprobs=r.sampled.logprobs,
-                    loss_mask=r.sampled.loss_mask,
-                    advantage=a,
-                )
-                for r, a in zip(by_group[index], advantage.entropic(rewards[index]), strict=True)
-            ],
-        )
-        for index in trainable(rewards)
+        batch.Group(prompt_ids=list(prompt_ids), samples=samples)
+        for index in kept
+        for prompt_ids, samples in by_prompt(by_group[index], prompts).items()
     ]
     return batch.Batch(
         run=plan.name, step=step, release=release.number, rollouts_total=plan.groups * plan.rollouts, groups=groups
     )
+
+
+def by_prompt(rollouts: list[Rollout], prompts: list[list[int]]) -> dict[tuple[int, ...], list[batch.Sample]]:
+    """A group's samples under what each was asked: a harness may ask every rollout something else."""
+    found: dict[tuple[int, ...], list[batch.Sample]] = {}
+    for r, a in zip(rollouts, advantage.entropic([r.verdict.reward for r in rollouts]), strict=True):
+        sample = batch.Sample(
+            token_ids=r.sampled.token_ids, logprobs=r.sampled.logprobs, loss_mask=r.sampled.loss_mask, advantage=a
+        )
+        found.setdefault(tuple(r.prompt_ids or prompts[r.coordinate.group]), []).append(sample)
+    return found
 
 
 async def train_half(plan: Plan, world: World, serving: Serving, pending: Pending) -> None:

@@ -6,11 +6,12 @@ from typing import Literal
 
 import msgspec
 
+from tttdd.desk import Desk
 from tttdd.domain import prompt
 from tttdd.folder import RunFolder
 from tttdd.gate import Gate
 from tttdd.ports import Judge, Observer, RolloutEngine, Store, Trainer
-from tttdd.protocol import Mode
+from tttdd.protocol import Kind, Mode
 from tttdd.thinking import Budget
 
 
@@ -19,6 +20,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     mode: Mode
+    kind: Kind
     seed: int
     steps: int
     groups: int
@@ -46,7 +48,9 @@ class World(msgspec.Struct, frozen=True, kw_only=True):
     engine: RolloutEngine
     trainer: Trainer | None
     """None in a run that does not train."""
-    judge: Judge
+    judge: Judge | None
+    """None in an external run."""
+    desk: Desk
     store: Store
     observer: Observer
     gate: Gate

@@ -12,11 +12,11 @@ from typing import Literal
 from judges import task as folders
 from judges.task import Task, TaskError
 from tttdd.adapters.judge_pool import JudgePool
+from tttdd.assignment import Assignment
 from tttdd.config import Config
 from tttdd.domain.prompt import TaskPrompt
 from tttdd.errors import NotFound, Refused
 from tttdd.protocol import TaskInfo
-from tttdd.registry import Assignment
 
 
 class JudgeCatalog:

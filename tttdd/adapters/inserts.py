@@ -33,18 +33,16 @@ def artifact(database: Database, run: str, sha256: str, json: str) -> None:
         database.change(statement, run, sha256, packed)
 
 
-def rollout(database: Database, run: str, judged: Rollout) -> bool:
+def rollout(database: Database, run: str, judged: Rollout) -> None:
     place, sampled, verdict = judged.coordinate, judged.sampled, judged.verdict
     artifact(database, run, verdict.artifact_sha256, verdict.artifact)
     source = None if judged.program is None else program(database, judged.program)
-    added = database.change(
+    database.change(
         "INSERT INTO rollouts (run, step, grid_group, rollout, release, parent, program, finish_reason, tokens,"
-        " verdict, recorded) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
-        " ON CONFLICT (run, step, grid_group, rollout) DO NOTHING",
+        " verdict, recorded) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
         *(run, place.step, place.group, place.rollout, sampled.release, judged.parent, source),
         *(sampled.finish_reason, len(sampled.token_ids), rows.to_json(replace(verdict, artifact="")), time.time()),
     )
-    return added == 1
 
 
 def sample(database: Database, run: str, judged: Rollout) -> None:

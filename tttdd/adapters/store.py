@@ -98,11 +98,12 @@ class SqliteStore(Views):
         """
         with self._database.transaction():
             row, place = self._row(run), rollout.coordinate
-            if rollout.sampled.release != row["release"]:
-                raise SecondRelease(place, row["release"], rollout.sampled.release)
-            self._check_place(row, place)
-            added = inserts.rollout(self._database, run, rollout)
+            added = not self._is_taken(run, place)
             if added:
+                self._check_place(row, place)
+                if rollout.sampled.release != row["release"]:
+                    raise SecondRelease(place, row["release"], rollout.sampled.release)
+                inserts.rollout(self._database, run, rollout)
                 inserts.sample(self._database, run, rollout)
             if report and (added or report.report_id is not None):
                 inserts.report(self._database, run, replace(report, accepted=added))
@@ -213,6 +214,12 @@ class SqliteStore(Views):
             raise StoreError(
                 f"run {row['name']} has {row['groups']} x {row['rollouts']} rollouts; no place for {place}"
             )
+
+    def _is_taken(self, run: str, place: Coordinate) -> bool:
+        return None is not self._database.one(
+            "SELECT 1 FROM rollouts WHERE run = ? AND step = ? AND grid_group = ? AND rollout = ?",
+            *(run, place.step, place.group, place.rollout),
+        )
 
     def _check_full(self, row: sqlite3.Row) -> None:
         recorded = self._database.all(

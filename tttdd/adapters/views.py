@@ -83,6 +83,11 @@ class Views:
         row = self._database.one("SELECT * FROM receipts WHERE id = ?", id)
         return rows.receipt(row) if row else None
 
+    def seed(self, run: str, group: int) -> int:
+        """Id of the seed that stands for a group of an external run."""
+        row = self._one("SELECT id FROM nodes WHERE run = ? AND seed ORDER BY id LIMIT 1 OFFSET ?", run, group)
+        return row["id"]
+
     def report(self, run: str, report_id: str) -> Report | None:
         row = self._database.one("SELECT * FROM reports WHERE run = ? AND report_id = ?", run, report_id)
         return rows.report(row) if row else None

@@ -20,6 +20,7 @@ from tttdd.adapters import model
 from tttdd.adapters.sampler import EmbeddedEngine
 from tttdd.adapters.trainer import MegatronTrainer
 from tttdd.config import Config
+from tttdd.desk import Desk
 from tttdd.errors import Refused
 from tttdd.folder import RunFolder
 from tttdd.gate import Gate
@@ -42,7 +43,7 @@ class LocalWorkshop:
 
     @asynccontextmanager
     async def open(
-        self, plan: Plan, files: ModelFiles, judge: Judge, observer: Observer, gate: Gate
+        self, plan: Plan, files: ModelFiles, judge: Judge | None, desk: Desk, observer: Observer, gate: Gate
     ) -> AsyncGenerator[World]:
         folder = RunFolder(self._state_dir / "runs" / plan.name)
         memory_plan = await self._memory_plan(files, plan.groups * plan.rollouts)
@@ -54,6 +55,7 @@ class LocalWorkshop:
                 engine=engine,
                 trainer=trainer,
                 judge=judge,
+                desk=desk,
                 store=self._store,
                 observer=observer,
                 gate=gate,

@@ -5,6 +5,7 @@ GET reads a snapshot, the store or the judges' tasks; POST asks the runner, whic
 
 from __future__ import annotations
 
+import logging
 from typing import Any, Protocol
 
 import anyio
@@ -12,7 +13,9 @@ import msgspec
 from starlette.responses import Response
 
 from tttdd import __version__, gpus, protocol
+from tttdd import harness_protocol as harness
 from tttdd.api import exposition, logs
+from tttdd.api.chat import Completion, Desk
 from tttdd.api.events import Board, EventStream, Feed
 from tttdd.api.openapi import describe
 from tttdd.api.routing import App, Call, Route
@@ -37,22 +40,23 @@ class Runner(Protocol):
     def tasks(self) -> list[protocol.TaskInfo]: ...
 
 
-def build(runner: Runner, board: Board, *, group: str = "", recent: logs.RecentLog | None = None) -> App:
+def build(runner: Runner, board: Board, desk: Desk, *, group: str = "", recent: logs.RecentLog | None = None) -> App:
     """The application; members of `group` may use it besides root and the daemon's account.  `recent` is told as the
     daemon's own log."""
     stopping = anyio.Event()
-    return App(routes(runner, board, recent or logs.RecentLog(), stopping), group, stopping)
+    return App(routes(runner, board, desk, recent or logs.RecentLog(), stopping), group, stopping)
 
 
-def routes(runner: Runner, board: Board, recent: logs.RecentLog, stopping: anyio.Event) -> list[Route]:
+def routes(runner: Runner, board: Board, desk: Desk, recent: logs.RecentLog, stopping: anyio.Event) -> list[Route]:
     """All that can be called; the docs are made of it, too."""
-    do = _Handlers(runner, board, recent, stopping)
-    do.routes = [*_daemon_routes(do), *_run_routes(do), *_program_routes(do)]
+    do = _Handlers(runner, board, desk, recent, stopping)
+    do.routes = [*_daemon_routes(do), *_run_routes(do), *_program_routes(do), *_harness_routes(do)]
     return do.routes
 
 
 class _Handlers:
-    def __init__(self, runner: Runner, board: Board, recent: logs.RecentLog, stopping: anyio.Event) -> None:
+    def __init__(self, runner: Runner, board: Board, desk: Desk, recent: logs.RecentLog, stopping: anyio.Event) -> None:
+        self._desk = desk
         self._runner, self._board, self._feed, self._stopping = runner, board, Feed(board), stopping
         self._recent = recent
         self.routes: list[Route] = []
@@ -144,6 +148,16 @@ class _Handlers:
     async def verify(self, call: Call) -> protocol.Verified:
         return msgspec.convert(await self._runner.verify(call.path["run"], call.body.node), protocol.Verified)
 
+    async def complete(self, call: Call) -> Completion:
+        run = self._runner.run(call.header)
+        return Completion(self._desk, run, call.body, self._stopping)
+
+    async def report(self, call: Call) -> harness.Reported:
+        return self._desk.report(self._runner.run(call.path["run"]), call.body, call.content)
+
+    async def grid(self, call: Call) -> harness.GridInfo:
+        return self._desk.grid(self._runner.run(call.path["run"]))
+
 
 def _daemon_routes(do: _Handlers) -> list[Route]:
     p = protocol
@@ -183,6 +197,23 @@ def _program_routes(do: _Handlers) -> list[Route]:
         _get("/v1/runs/{run}/nodes/{node}/artifact", do.artifact, p.Artifact, "What a program returned"),
         _get("/v1/runs/{run}/best", do.best, p.NodeInfo, "The best program"),
         _post("/v1/runs/{run}/verify", do.verify, p.Verified, "Judge a stored program again", takes=p.Verify),
+    ]
+
+
+def _harness_routes(do: _Handlers) -> list[Route]:
+    h, often = harness, logging.DEBUG
+    return [
+        _get("/v1/runs/{run}/grid", do.grid, h.GridInfo, "What the step in hand of an external run lacks"),
+        _post("/v1/runs/{run}/reports", do.report, h.Reported, "Report a reward", takes=h.Report, logged=often),
+        _post(
+            "/v1/chat/completions",
+            do.complete,
+            h.ChatCompletion,
+            "Sample from an external run's newest release; with `stream`, ChatChunk as server-sent events",
+            takes=h.ChatRequest,
+            header="x-tttdd-run",
+            logged=often,
+        ),
     ]
 
 

@@ -14,6 +14,7 @@ from collections.abc import Awaitable, Callable
 from typing import Protocol
 
 import anyio
+import anyio.abc
 import msgspec
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
@@ -59,8 +60,7 @@ class EventStream(Response):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
         async with anyio.create_task_group() as tasks:
-            for end in (self._stopping.wait, lambda: _disconnected(receive)):
-                tasks.start_soon(_cancel_after, end, tasks.cancel_scope)
+            cancel_at_the_end(tasks, receive, self._stopping)
             await self._tell(send)
         await send({"type": "http.response.body"})
 
@@ -70,6 +70,12 @@ class EventStream(Response):
             version, event = await self._feed.after(version)
             await send({"type": "http.response.body", "body": event, "more_body": True})
             await anyio.sleep(1 / COALESCED_HZ)
+
+
+def cancel_at_the_end(tasks: anyio.abc.TaskGroup, receive: Receive, stopping: anyio.Event) -> None:
+    """Of the daemon or of the client's patience."""
+    for end in (stopping.wait, lambda: _disconnected(receive)):
+        tasks.start_soon(_cancel_after, end, tasks.cancel_scope)
 
 
 async def _cancel_after(end: Callable[[], Awaitable[None]], scope: anyio.CancelScope) -> None:

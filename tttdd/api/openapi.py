@@ -35,7 +35,8 @@ def _operation(route: Route, gives: Any, takes: Any, error: Any) -> dict[str, An
         "summary": route.summary,
         "operationId": route.handler.__name__,
         "parameters": [_parameter(name, "path", PARAMETERS[name], required=True) for name in route.parameters]
-        + [_parameter(field.name, "query", field.type) for field in msgspec.structs.fields(route.query)],
+        + [_parameter(field.name, "query", field.type) for field in msgspec.structs.fields(route.query)]
+        + ([_parameter(route.header, "header", str, required=True)] if route.header else []),
         "responses": {
             str(route.status): {"description": route.summary, "content": {kind: {"schema": gives}}},
             "default": {"description": "What is wrong", "content": {"application/json": {"schema": error}}},

@@ -31,7 +31,14 @@ from tttdd.room import NO_ROOM
 
 BODY_LIMIT = 1 << 20
 DRAIN_LIMIT = 1 << 26
-STATUS: dict[type[errors.CallerError], int] = {errors.Refused: 400, errors.NotFound: 404, errors.Conflict: 409}
+STATUS: dict[type[errors.CallerError], int] = {
+    errors.Refused: 400,
+    errors.NotFound: 404,
+    errors.Conflict: 409,
+    errors.NotYet: 503,
+}
+RETRY = {"retry-after": "1"}
+"""Header of an answer that will be another by itself."""
 HANDLED = (HTTPException, errors.CallerError, StoreError, OSError)
 """Errors that an answer tells of; others are raised again, so that the server logs them."""
 
@@ -45,6 +52,10 @@ class Call(NamedTuple):
     """Parameters of the route's path."""
     query: Any
     body: Any
+    content: bytes
+    """The body as it was sent."""
+    header: str
+    """Value of the route's header."""
 
 
 class Route(msgspec.Struct, frozen=True, kw_only=True):
@@ -58,9 +69,13 @@ class Route(msgspec.Struct, frozen=True, kw_only=True):
     takes: type[msgspec.Struct] = protocol.Nothing
     """Type of the body."""
     query: type[msgspec.Struct] = protocol.Nothing
+    header: str = ""
+    """Name of a header that the call needs."""
     status: int = 200
     kind: str = "application/json"
     """Media type of the answer; where it is another, `gives` is text."""
+    logged: int = logging.INFO
+    """Level at which a POST is logged with its caller."""
     summary: str
 
     @property
@@ -113,15 +128,18 @@ class _Endpoint(dict[str, Route]):
 
 
 async def _answer(route: Route, request: Request) -> Response:
+    content = await _body(request) if route.method == "POST" else b""
     call = Call(
         {name: _parameter(name, text) for name, text in request.path_params.items()},
         _query(dict(request.query_params), route.query),
-        _decode(await _body(request), route.takes) if route.method == "POST" else None,
+        _decode(content, route.takes) if route.method == "POST" else None,
+        content,
+        _header(request, route.header),
     )
     answer = await route.handler(call)
     if route.method == "POST":
         caller: Peer = request.scope["state"]["peer"]
-        _log.info("POST %s by uid %d (pid %d)", request.scope["path"], caller.uid, caller.pid)
+        _log.log(route.logged, "POST %s by uid %d (pid %d)", request.scope["path"], caller.uid, caller.pid)
     return answer if isinstance(answer, Response) else _json(route.status, answer)
 
 
@@ -133,7 +151,8 @@ async def _told(request: Request, error: Exception) -> Response:
     path = request.scope["path"]
     match error:
         case errors.CallerError():
-            return _json(STATUS[type(error)], protocol.Error(error=error.message, field=error.field, hint=error.hint))
+            told = protocol.Error(error=error.message, field=error.field, hint=error.hint)
+            return _json(STATUS[type(error)], told, RETRY if isinstance(error, errors.NotYet) else None)
         case HTTPException(status_code=404):
             near = difflib.get_close_matches(path, [route.path for route in request.app.routes], n=1)
             hint = f"did you mean {near[0]}?" if near else "GET /v1/openapi.json lists all paths"
@@ -180,6 +199,13 @@ def _parameter(name: str, text: str) -> Any:
         raise errors.Refused(f"{text!r} is not a node's id", field="node", hint="a whole number from 0") from None
 
 
+def _header(request: Request, name: str) -> str:
+    value = request.headers.get(name, "") if name else ""
+    if name and not value:
+        raise errors.Refused(f"the header {name} is required", field=name, hint="the run's name")
+    return value
+
+
 def _query(pairs: dict[str, str], kind: type[msgspec.Struct]) -> Any:
     try:
         return msgspec.convert(pairs, kind, strict=False)
@@ -202,7 +228,8 @@ def _refusal(message: str, kind: type[msgspec.Struct]) -> errors.Refused:
     path = place.rstrip("`")
     named = re.search(r"field `(.*?)`", rule)
     if named is None:
-        return errors.Refused(f"{path}: {rule}" if path else rule, field=path or None)
+        hints: dict[str, str] = getattr(kind, "hints", {})
+        return errors.Refused(f"{path}: {rule}" if path else rule, field=path or None, hint=hints.get(path))
     field = f"{path}.{named.group(1)}" if path else named.group(1)
     if "unknown" not in rule:
         return errors.Refused(f"{field} is required", field=field)

@@ -18,7 +18,7 @@ from tttdd import errors, ports, protocol
 from tttdd import harness_protocol as harness
 from tttdd.api import app, server
 from tttdd.api.logs import RecentLog
-from tttdd.desk import Ask
+from tttdd.opening import Ask
 
 
 class FakeRunner:

@@ -35,7 +35,8 @@ def test_the_import_contracts_hold() -> None:
             {
                 "tttctl",
                 "tttdd",
-                *(f"tttdd.{name}" for name in ("protocol", "config", "gpus", "memory", "sglang_version", "shape")),
+                *(f"tttdd.{name}protocol" for name in ("", "harness_", "log_")),
+                *(f"tttdd.{name}" for name in ("config", "gpus", "memory", "sglang_version", "shape")),
                 "matplotlib",
                 "msgspec",
                 "numpy",

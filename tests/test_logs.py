@@ -24,7 +24,8 @@ from tttctl.__main__ import run as tttctl
 from tttctl.client import Client, Failed
 from tttctl.verbs import logs as verb
 from tttdd.api import logs
-from tttdd.protocol import LogPart, RunState, Submit
+from tttdd.log_protocol import LogPart
+from tttdd.protocol import RunState, Submit
 
 
 @pytest.fixture(scope="module")

@@ -20,16 +20,14 @@ import msgspec
 
 from tttdd import reporting
 from tttdd.domain.grid import Coordinate, SecondRelease, missing
-from tttdd.errors import CallerError, Conflict, NotYet, Refused
-from tttdd.gate import Gate
+from tttdd.errors import CallerError, Conflict, NotYet
 from tttdd.harness_protocol import GridInfo, Place, RefusedRelease, Report, Reported
-from tttdd.ports import Observer, Receipt, Release, RolloutEngine, Turn, WorkerFailed
+from tttdd.opening import Ask, Opening, encode
+from tttdd.ports import Receipt
 from tttdd.ports import Report as Filed
 from tttdd.protocol import RunInfo
 from tttdd.run_ports import RunStore
-from tttdd.sample_clock import SampleClock
 from tttdd.stops import Content
-from tttdd.thinking import Answers
 
 PATIENCE_SECONDS = 300.0
 """That a completion waits for a release to sample from: while workers start, or a release is trained and published."""
@@ -39,34 +37,6 @@ QUIET_SECONDS = 10.0
 """Without a word from the harness, after which its run is shown as waiting for it."""
 NAMED = 6
 """Missing coordinates that are told by name."""
-
-
-class Ask(msgspec.Struct, frozen=True, kw_only=True):
-    """A completion that a harness wants."""
-
-    turns: list[Turn]
-    thinking: bool | None
-    stop: tuple[str, ...]
-    seed: int | None
-    """None: any."""
-    max_new_tokens: int | None
-
-
-class Opening(msgspec.Struct, frozen=True, kw_only=True):
-    """What the step in hand samples from, and what its grid still lacks."""
-
-    run: str
-    step: int
-    release: Release
-    context_length: int
-    best: float
-    """Highest reward before the step."""
-    missing: set[Coordinate]
-    engine: RolloutEngine
-    answers: Answers
-    observer: Observer
-    gate: Gate
-    clock: SampleClock
 
 
 class _Visit:
@@ -232,7 +202,7 @@ class Desk:
             visit.done.set()
 
     async def _sampled(self, opening: Opening, ask: Ask, on_text: Callable[[str], None] | None) -> Receipt:
-        ids = await _encode(opening, ask)
+        ids = await encode(opening, ask)
         content = Content(ask.stop, on_text)
         sampled = await opening.answers.sample(
             ids,
@@ -282,22 +252,6 @@ class Desk:
             if silent != told:
                 told = silent
                 self._on_change()
-
-
-async def _encode(opening: Opening, ask: Ask) -> list[int]:
-    """The prompt's tokens; raises Refused where the template takes no such conversation or the context has no room."""
-    try:
-        ids = await opening.engine.encode_chat(ask.turns, ask.thinking)
-    except WorkerFailed as error:
-        raise Refused(f"messages: {error}", field="messages") from None
-    context, wanted = opening.context_length, ask.max_new_tokens or 1
-    if len(ids) >= context:
-        told = f"messages: the prompt has {len(ids)} tokens, and the context {context} for prompt and answer"
-        raise Refused(told, field="messages")
-    if len(ids) + wanted > context:
-        told = f"max_tokens: the prompt has {len(ids)} tokens and {wanted} are asked for; the context has {context}"
-        raise Refused(told, field="max_tokens", hint=f"{context - len(ids)} at most")
-    return ids
 
 
 def _mixed(refused: RefusedRelease) -> str:

@@ -72,14 +72,6 @@ class Listing(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     limit: Annotated[int, Meta(ge=1, le=10_000)] = 20
 
 
-class LogQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    source: str = "daemon"
-    offset: Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)] = 0
-    """Byte to begin at.  A negative one counts from the end, and then the first line that is whole begins."""
-    file: str = ""
-    """What LogPart said before; what has been set aside since is then read to its end first."""
-
-
 class Nothing(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Body or query of a call that takes none."""
 
@@ -197,17 +189,6 @@ class Verified(msgspec.Struct, frozen=True, kw_only=True):
     peak_bytes: int = 0
     artifact_sha256: str = ""
     certificate: dict[str, str | float | bool] = {}
-
-
-class LogPart(msgspec.Struct, frozen=True, kw_only=True):
-    source: str
-    sources: list[str]
-    """All there are: `daemon` and the workers' files; one that ends in `.1` was set aside."""
-    file: str
-    start: int
-    offset: int
-    """Bytes of the log at which `text` begins, and the next part."""
-    text: str
 
 
 class TaskInfo(msgspec.Struct, frozen=True, kw_only=True):

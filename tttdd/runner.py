@@ -14,9 +14,8 @@ from __future__ import annotations
 import errno
 import logging
 import os
-from collections.abc import Callable, Generator
-from contextlib import AbstractAsyncContextManager, contextmanager
-from typing import Protocol
+from collections.abc import Generator
+from contextlib import contextmanager
 
 import anyio
 import anyio.to_thread
@@ -33,12 +32,12 @@ from tttdd.errors import CallerError, Conflict, Refused, first_words
 from tttdd.failpoint import Point, reach
 from tttdd.gate import Gate
 from tttdd.planning import plan_of
-from tttdd.ports import Judge, ModelFiles, PublishFailed, StoreError, StoreUnusable, WorkerDied, WorkerFailed
+from tttdd.ports import ModelFiles, PublishFailed, StoreError, StoreUnusable, WorkerDied, WorkerFailed
 from tttdd.protocol import RunInfo, RunState, Submit, TaskInfo
 from tttdd.registry import Registry
 from tttdd.room import lacks_room
 from tttdd.run_ports import Room, RunStore
-from tttdd.world import Plan, World
+from tttdd.world import Workshop
 
 RESTARTS = 3
 BACKOFF_SECONDS = 2.0
@@ -52,18 +51,6 @@ _log = logging.getLogger("tttdd.runner")
 
 class IdentityChanged(RuntimeError):
     """What the run is made of is not what it was submitted with."""
-
-
-class Workshop(Protocol):
-    """Where a run's workers come from."""
-
-    async def prepare(self, progress: Callable[[str, float | None], None]) -> ModelFiles:
-        """The model's files, fetched if need be.  Raises WorkerFailed when they cannot be had."""
-        ...
-
-    def open(
-        self, plan: Plan, files: ModelFiles, judge: Judge | None, desk: Desk, observer: Board, gate: Gate
-    ) -> AbstractAsyncContextManager[World]: ...
 
 
 class Runner(Registry):

@@ -21,13 +21,13 @@ import anyio.to_thread
 import msgspec
 
 from judges.verdict import Verdict
-from tttdd.desk import Opening
 from tttdd.domain import advantage, batch, extract, metrics, prompt, puct
 from tttdd.domain.archive import Archive, Child, Node
 from tttdd.domain.grid import Coordinate, missing, trainable
 from tttdd.durable import write_file
 from tttdd.failpoint import Point, reach
 from tttdd.folder import RunFolder
+from tttdd.opening import Opening
 from tttdd.ports import Pending, Ready, Release, Rollout
 from tttdd.protocol import CellState
 from tttdd.sample_clock import SampleClock

@@ -1,8 +1,10 @@
-"""What a run is asked to do, and the open ports that it is done with."""
+"""What a run is asked to do, the open ports that it is done with, and where they come from."""
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+from typing import Literal, Protocol
 
 import msgspec
 
@@ -10,7 +12,7 @@ from tttdd.desk import Desk
 from tttdd.domain import prompt
 from tttdd.folder import RunFolder
 from tttdd.gate import Gate
-from tttdd.ports import Judge, Observer, RolloutEngine, Store, Trainer
+from tttdd.ports import Judge, ModelFiles, Observer, RolloutEngine, Store, Trainer
 from tttdd.protocol import Kind, Mode
 from tttdd.thinking import Budget
 
@@ -55,3 +57,15 @@ class World(msgspec.Struct, frozen=True, kw_only=True):
     observer: Observer
     gate: Gate
     folder: RunFolder
+
+
+class Workshop(Protocol):
+    """Where a run's workers come from."""
+
+    async def prepare(self, progress: Callable[[str, float | None], None]) -> ModelFiles:
+        """The model's files, fetched if need be.  Raises WorkerFailed when they cannot be had."""
+        ...
+
+    def open(
+        self, plan: Plan, files: ModelFiles, judge: Judge | None, desk: Desk, observer: Observer, gate: Gate
+    ) -> AbstractAsyncContextManager[World]: ...

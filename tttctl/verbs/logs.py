@@ -16,7 +16,8 @@ from urllib.parse import urlencode
 
 from tttctl.client import Client, Failed, NoDaemon, run_path
 from tttctl.render import clean, coloured, complain, show_json
-from tttdd.protocol import Error, LogPart, RunInfo
+from tttdd.log_protocol import LogPart
+from tttdd.protocol import Error, RunInfo
 
 ENDED = ("finished", "failed", "cancelled")
 POLL_SECONDS = 0.5

@@ -19,6 +19,7 @@ from tttdd.api.chat import Completion, Desk
 from tttdd.api.events import Board, EventStream, Feed
 from tttdd.api.openapi import describe
 from tttdd.api.routing import App, Call, Route
+from tttdd.log_protocol import LogPart, LogQuery
 
 
 class Runner(Protocol):
@@ -135,7 +136,7 @@ class _Handlers:
     async def artifact(self, call: Call) -> protocol.Artifact:
         return self._runner.artifact(call.path["run"], call.path["node"])
 
-    async def logs(self, call: Call) -> protocol.LogPart:
+    async def logs(self, call: Call) -> LogPart:
         run = self._runner.run(call.path["run"])
         return await anyio.to_thread.run_sync(logs.part, run, self._recent, call.query)
 
@@ -181,7 +182,7 @@ def _run_routes(do: _Handlers) -> list[Route]:
         _get("/v1/runs", do.runs, list[p.RunInfo], "All runs"),
         _get("/v1/runs/{run}", do.run, p.RunInfo, "One run"),
         _get("/v1/runs/{run}/identity", do.identity, dict[str, p.Value], "What makes it the experiment that it is"),
-        _get("/v1/runs/{run}/logs", do.logs, p.LogPart, "A part of one of the run's logs", query=p.LogQuery),
+        _get("/v1/runs/{run}/logs", do.logs, LogPart, "A part of one of the run's logs", query=LogQuery),
         _post("/v1/runs/{run}/pause", do.pause, p.RunInfo, "Pause a run", takes=p.Pause),
         _post("/v1/runs/{run}/resume", do.resume, p.RunInfo, "Resume a run"),
         _post("/v1/runs/{run}/cancel", do.cancel, p.RunInfo, "Cancel a run"),

@@ -20,8 +20,8 @@ from starlette.types import Receive, Scope, Send
 
 from tttdd import harness_protocol as harness
 from tttdd.api.events import cancel_at_the_end
-from tttdd.desk import Ask
 from tttdd.errors import CallerError, NotYet, Refused
+from tttdd.opening import Ask
 from tttdd.ports import Receipt, Turn
 from tttdd.protocol import RunInfo
 

@@ -20,7 +20,8 @@ from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
 from tttdd.errors import NotFound
-from tttdd.protocol import LogPart, LogQuery, RunInfo
+from tttdd.log_protocol import LogPart, LogQuery
+from tttdd.protocol import RunInfo
 
 PART_BYTES = 1 << 18
 """Of a log, in one answer."""

@@ -16,6 +16,8 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,7 +26,7 @@ import anyio
 import uvicorn
 from starlette.applications import Starlette
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 from tokenizers import Tokenizer
 
@@ -33,6 +35,7 @@ from tttdd import wire
 if TYPE_CHECKING:
     from tests.fake_sglang_model import Model
     from tttdd.workers.decoder import Weights
+    from tttdd.workers.decoding import Row
 
 FAULTS = {
     "": "none",
@@ -45,6 +48,8 @@ FAULTS = {
     "other ids": "log-probs are of other tokens than the output's",
     "no log-probs": "log-probs are missing",
     "deaf": "SIGTERM is ignored",
+    "hangs up": "a streamed answer breaks off",
+    "never stops": "stop texts are not seen",
 }
 
 
@@ -110,9 +115,9 @@ class FakeServer:
     # What the adapter asks
 
     async def generate(self, request: Request, body: dict[str, Any]) -> Response:
-        ids, params = body["input_ids"], body["sampling_params"]
+        ids, params, stream = body["input_ids"], body["sampling_params"], bool(body.get("stream"))
         if len(ids) >= self._context - 6:
-            return _refused(f"The input ({len(ids)} tokens) is longer than the model's context length")
+            return _refused(f"The input ({len(ids)} tokens) is longer than the model's context length", stream)
         if not body.get("return_logprob"):  # the health gate, which needs no model
             return JSONResponse({"output_ids": [7], "meta_info": {"finish_reason": {"type": "length", "length": 1}}})
         if self._fault == "silent":
@@ -121,39 +126,66 @@ class FakeServer:
         try:
             weights = self._weights(body.get("lora_path"))
         except LookupError as error:
-            return _refused(str(error.args[0]))
+            return _refused(str(error.args[0]), stream)
+        if stream:
+            assert self._arguments["incremental_streaming_output"]
+            return _events(self._stream(request, weights, ids, params))
         scored: list[list[Any]] = []
         if (first := body.get("logprob_start_len", -1)) >= 0:
             values = self._model.score(weights, ids, first) if len(ids) > first + 1 else []
             scored = _entries([None, *values], ids[first:])
-        tokens, values, reason = await self._sample(request, weights, ids, params)
-        if self._fault == "abort":
+        tokens, values, reason = [], [], {"type": "length", "length": params["max_new_tokens"]}
+        async with aclosing(self._sample(request, weights, ids, params)) as rows:
+            async for row, ended in rows:
+                tokens, values, reason = row.tokens, row.logprobs, ended or reason
+        return JSONResponse(self._generated(tokens, scored, _entries(values, tokens), reason))
+
+    async def _stream(
+        self, request: Request, weights: Weights, ids: list[int], params: dict[str, Any]
+    ) -> AsyncGenerator[dict[str, Any]]:
+        """What has come since the event before; now and then that is more than a token."""
+        told = 0
+        async with aclosing(self._sample(request, weights, ids, params)) as rows:
+            async for row, ended in rows:
+                count = len(row.tokens)
+                if ended or count % 3:
+                    fresh, values = row.tokens[told:], row.logprobs[told:]
+                    yield self._generated(fresh, [], _entries(values, fresh), ended)
+                    told = count
+                if self._fault == "hangs up" and count > 2:
+                    raise OSError("hangs up")
+
+    def _generated(
+        self, tokens: list[int], scored: list[Any], sampled: list[Any], reason: dict[str, Any] | None
+    ) -> dict[str, Any]:
+        if reason and self._fault == "abort":
             reason = {"type": "abort", "message": "Aborted", "status_code": None, "err_type": None}
         if self._fault == "no log-probs":
-            scored, values = [[None, *entry[1:]] for entry in scored], [None] * len(values)
+            scored, sampled = ([[None, *entry[1:]] for entry in entries] for entries in (scored, sampled))
         shift = 1 if self._fault == "other ids" else 0
-        scored = [[value, token + shift, text] for value, token, text in scored]
-        return _generated(tokens, scored, _entries(values, [token + shift for token in tokens]), reason)
+        scored, sampled = ([[value, token + shift, text] for value, token, text in each] for each in (scored, sampled))
+        logprobs = {"input_token_logprobs": scored, "output_token_logprobs": sampled}
+        return {"output_ids": tokens, "meta_info": {"finish_reason": reason, **logprobs}}
 
     async def _sample(
         self, request: Request, weights: Weights, ids: list[int], params: dict[str, Any]
-    ) -> tuple[list[int], list[Any], dict[str, Any]]:
-        """A token at a time, so that others come in between and a caller that hangs up is noticed."""
+    ) -> AsyncGenerator[tuple[Row, dict[str, Any] | None]]:
+        """A token at a time and why it was the last, so that others come in between, and a hang-up is noticed."""
         self._seed += 1
         self._running += 1
-        row = None
         try:
             room = min(params["max_new_tokens"], self._context - len(ids) - 1)
             for row in self._model.sample(weights, ids, self._seed, room):
                 if ended := self._ended(row.tokens, params):
-                    return row.tokens, row.logprobs, {"type": "stop", "matched": ended}
+                    yield row, {"type": "stop", "matched": ended}
+                    return
+                full = len(row.tokens) == room
+                yield row, {"type": "length", "length": params["max_new_tokens"]} if full else None
                 await anyio.sleep(0)
                 if await request.is_disconnected():
-                    break
+                    return
         finally:
             self._running -= 1
-        reason = {"type": "length", "length": params["max_new_tokens"]}
-        return (row.tokens, row.logprobs, reason) if row else ([], [], reason)
 
     async def _say_nothing(self, request: Request) -> None:
         self._running += 1
@@ -164,6 +196,8 @@ class FakeServer:
     def _ended(self, tokens: list[int], params: dict[str, Any]) -> int | str | None:
         if tokens[-1] in params.get("stop_token_ids", ()):
             return tokens[-1]
+        if self._fault == "never stops":
+            return None
         text = self._tokenizer.decode(tokens, skip_special_tokens=True)
         return next((stop for stop in params.get("stop", ()) if stop in text), None)
 
@@ -226,13 +260,23 @@ def _entries(values: list[Any], tokens: list[int]) -> list[list[Any]]:
     return [[value, token, None] for value, token in zip(values, tokens, strict=True)]
 
 
-def _generated(tokens: list[int], scored: list[Any], sampled: list[Any], reason: dict[str, Any]) -> Response:
-    logprobs = {"input_token_logprobs": scored, "output_token_logprobs": sampled}
-    return JSONResponse({"output_ids": tokens, "meta_info": {"finish_reason": reason, **logprobs}})
+def _refused(message: str, stream: bool = False) -> Response:
+    """A streamed answer has begun by the time that the request is looked at."""
+
+    async def alone() -> AsyncGenerator[dict[str, Any]]:
+        yield {"error": {"message": message, "type": "invalid_request_error", "code": 400, "retryable": False}}
+
+    return _events(alone()) if stream else JSONResponse({"error": {"message": message}}, 400)
 
 
-def _refused(message: str) -> Response:
-    return JSONResponse({"error": {"message": message}}, 400)
+def _events(events: AsyncGenerator[dict[str, Any]]) -> Response:
+    async def written() -> AsyncGenerator[bytes]:
+        async with aclosing(events):
+            async for event in events:
+                yield b"data: " + json.dumps(event).encode() + b"\n\n"
+        yield b"data: [DONE]\n\n"
+
+    return StreamingResponse(written(), media_type="text/event-stream")
 
 
 SCHEDULER = """

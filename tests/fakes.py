@@ -12,10 +12,13 @@ from types import SimpleNamespace
 from typing import Any
 
 import anyio
+import anyio.lowlevel
 import msgspec
 import pynvml  # pyright: ignore[reportMissingTypeStubs]
 
 from judges.verdict import Verdict
+from tttdd.assignment import Assignment
+from tttdd.desk import Desk
 from tttdd.domain import batch as batches
 from tttdd.domain.batch import TrainReport
 from tttdd.domain.grid import Coordinate
@@ -23,9 +26,8 @@ from tttdd.domain.prompt import Prompt, TaskPrompt, starter_program
 from tttdd.errors import NotFound, Refused
 from tttdd.folder import RunFolder
 from tttdd.gate import Gate
-from tttdd.ports import Judge, ModelFiles, Observer, Probe, Release, Sampled, Store, Turn, WorkerFailed
+from tttdd.ports import Judge, ModelFiles, Observer, OnText, Probe, Release, Sampled, Store, Turn, WorkerFailed
 from tttdd.protocol import CellState, PhaseName, Proof, TaskInfo
-from tttdd.registry import Assignment
 from tttdd.world import Plan, World
 
 
@@ -81,17 +83,33 @@ class FakeEngine:
         return list(text.encode())
 
     async def sample(
-        self, prompt_ids: list[int], *, release: int, seed: int, stop: tuple[str, ...], max_new_tokens: int
+        self,
+        prompt_ids: list[int],
+        *,
+        release: int,
+        seed: int,
+        stop: tuple[str, ...],
+        max_new_tokens: int,
+        on_text: OnText | None = None,
     ) -> Sampled:
         if self.crash_after is not None and len(self.sampled) >= self.crash_after:
             raise Crash("in sampling")
         self.sampled.append(seed)
         text = ", ".join(f"{_number(seed, place):.3f}" for place in range(4)) + (stop[0] if stop else "")
+        await _say(text, on_text)
         ids = list(text.encode())
         return Sampled(ids, [-1.0] * len(ids), [True] * len(ids), text, "stop", release)
 
     async def score(self, probe: Probe, *, release: int) -> list[list[float]]:
         return [FakeWeights.logprobs(probe, self.served[release])]
+
+
+async def _say(text: str, on_text: OnText | None) -> None:
+    """A character at a time, and others come in between."""
+    if on_text is not None:
+        for character in text:
+            on_text(character)
+            await anyio.lowlevel.checkpoint()
 
 
 class ScriptedEngine(FakeEngine):
@@ -104,13 +122,21 @@ class ScriptedEngine(FakeEngine):
         self.asked: list[tuple[list[int], int, int]] = []
 
     async def sample(
-        self, prompt_ids: list[int], *, release: int, seed: int, stop: tuple[str, ...], max_new_tokens: int
+        self,
+        prompt_ids: list[int],
+        *,
+        release: int,
+        seed: int,
+        stop: tuple[str, ...],
+        max_new_tokens: int,
+        on_text: OnText | None = None,
     ) -> Sampled:
         self.asked.append((prompt_ids, seed, max_new_tokens))
         goes_on = bytes(prompt_ids).endswith(self._said)
         left = self._script[len(self._said) :] if goes_on else self._then
         said = left[:max_new_tokens]
         self._said += said
+        await _say(said.decode(), on_text)
         reason = "stop" if len(said) == len(left) else "length"
         return Sampled(list(said), [-1.0] * len(said), [True] * len(said), said.decode(), reason, release)
 
@@ -233,6 +259,7 @@ class FakeWorkshop:
     def __init__(self, store: Store, state_dir: Path) -> None:
         self._store, self._state_dir = store, state_dir
         self.trainer = FakeTrainer()
+        self.make_engine: Callable[[], FakeEngine] = FakeEngine
         self.model, self.start, self.end = Gate(), Gate(), Gate()
         self.opened: list[str] = []
         self.live: set[str] = set()
@@ -244,16 +271,17 @@ class FakeWorkshop:
 
     @asynccontextmanager
     async def open(
-        self, plan: Plan, files: ModelFiles, judge: Judge, observer: Observer, gate: Gate
+        self, plan: Plan, files: ModelFiles, judge: Judge | None, desk: Desk, observer: Observer, gate: Gate
     ) -> AsyncGenerator[World]:
         self.opened.append(plan.name)
         self.live.add(plan.name)
         try:
             await self.start.wait()
             yield World(
-                engine=FakeEngine(),
+                engine=self.make_engine(),
                 trainer=self.trainer if plan.trains else None,
                 judge=judge,
+                desk=desk,
                 store=self._store,
                 observer=observer,
                 gate=gate,

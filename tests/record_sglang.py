@@ -24,6 +24,7 @@ import httpx
 
 from tttdd.adapters.sglang import SglangEngine
 from tttdd.adapters.sglang_server import Place, Settings
+from tttdd.adapters.sglang_stream import Stream
 from tttdd.ports import Probe, Release, WorkerFailed
 
 LONGEST_LIST, LONGEST_TEXT = 6, 300
@@ -88,7 +89,7 @@ class Tape:
                 "path": request.url.raw_path.decode(),
                 "request": self._clean(json.loads(request.content)),
                 "status": response.status_code,
-                "answer": self._clean(_json_or_text(response.text)),
+                "answer": self._clean(answer_of(response)),
             }
         )
 
@@ -101,6 +102,16 @@ class Tape:
         return shortened(replaced(body, self._names))
 
 
+def answer_of(response: httpx.Response) -> Any:
+    """JSON, a text, or the first and the last two events of a streamed answer, each of which is one of both."""
+    if response.headers.get("content-type", "").startswith("text/event-stream"):
+        *events, end = response.content.split(b"\n\n")
+        assert end == b""
+        told = [_json_or_text(event.removeprefix(b"data: ").decode()) for event in events]
+        return {"events": len(told), "first": told[0], "last": told[-2:]}
+    return _json_or_text(response.text)
+
+
 def _json_or_text(text: str) -> Any:
     try:
         return json.loads(text)
@@ -110,7 +121,7 @@ def _json_or_text(text: str) -> Any:
 
 async def generate(engine: SglangEngine, tape: Tape, every_id: list[int]) -> None:
     (server,) = engine._servers
-    sample = {"release": 0, "seed": 0}
+    sample: Any = {"release": 0, "seed": 0}
     with tape.named("the health gate"):
         await server._generates()
     with tape.named("a completion of the base, cut at its length"):
@@ -125,6 +136,10 @@ async def generate(engine: SglangEngine, tape: Tape, every_id: list[int]) -> Non
         await engine.score(PROBE, release=0)
     with tape.named("a prompt that is too long"):
         await engine._generate(server, TOO_MANY, 0, {"max_new_tokens": 3})
+    with tape.named("a prompt that is too long, streamed"):
+        await engine._generate(
+            server, TOO_MANY, 0, {"max_new_tokens": 3}, stream=Stream(server, (), list[str]().append)
+        )
 
 
 async def publish(engine: SglangEngine, tape: Tape, adapter: Path, folder: Path) -> None:
@@ -137,6 +152,13 @@ async def publish(engine: SglangEngine, tape: Tape, adapter: Path, folder: Path)
         await server.ask("/load_lora_adapter", {"lora_name": "release-0002-gone", "lora_path": str(folder / "gone")})
     with tape.named("a completion under a load"):
         await engine.sample(PROMPT, release=1, seed=0, stop=(), max_new_tokens=3)
+    with tape.named("a streamed completion under a load, cut at its length"):
+        await engine.sample(PROMPT, release=1, seed=0, stop=(), max_new_tokens=5, on_text=list[str]().append)
+    with tape.named("a streamed completion under a load that ends with its stop text"):
+        sampled = await engine.sample(
+            PROMPT, release=1, seed=0, stop=(".", "= "), max_new_tokens=900, on_text=list[str]().append
+        )
+        assert sampled.finish_reason == "stop"
     with tape.named("scoring under a load"):
         await engine.score(PROBE, release=1)
     with tape.named("an unload and a flush"):

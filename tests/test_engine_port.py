@@ -6,6 +6,7 @@ import itertools
 import json
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import anyio
 import pytest
@@ -203,10 +204,64 @@ async def test_a_conversation_that_the_template_refuses_is_told_and_ends_nothing
     assert await engine.encode_chat(TURNS, None)
 
 
-async def test_cancelling_a_call_frees_its_place(engine: RolloutEngine):
+@pytest.mark.parametrize("stop", [(), ("7, 0.", ", 0.3,")])
+async def test_pieces_of_a_text_come_while_it_is_sampled_and_join_to_it(
+    engine: RolloutEngine, adapter: Path, stop: tuple[str, ...]
+):
+    await engine.publish(Release(number := next(numbers), adapter))
+    prompt = await engine.encode(TEXT)
+    pieces: list[str] = []
+    running: list[bool] = []
+
+    async def watch() -> None:
+        while True:
+            running.append(bool(pieces) and await in_hand(engine) > 0)
+            await anyio.sleep(0)
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(watch)
+        asked: Any = {"release": number, "seed": 4, "stop": stop, "max_new_tokens": 100}
+        sampled = await engine.sample(prompt, **asked, on_text=pieces.append)
+        tasks.cancel_scope.cancel()
+    assert "".join(pieces) == sampled.text and len(pieces) > 3 and all(pieces)
+    assert any(running), "pieces came only at the end"
+    assert len(sampled.token_ids) == len(sampled.logprobs) == len(sampled.loss_mask)
+    if isinstance(engine, EmbeddedEngine):
+        assert await engine.sample(prompt, **asked) == sampled
+
+
+async def test_a_listener_that_fails_ends_its_call_alone(engine: RolloutEngine):
+    def listen(piece: str) -> None:
+        raise BrokenPipeError(piece)
+
+    with pytest.raises(BrokenPipeError):
+        await engine.sample(PROMPT, release=0, seed=0, stop=(), max_new_tokens=200, on_text=listen)
+    with anyio.fail_after(20):
+        while await in_hand(engine):
+            await anyio.sleep(0.01)
+    assert (await engine.sample(PROMPT, release=0, seed=0, stop=(), max_new_tokens=5)).token_ids
+
+
+async def test_streams_of_many_completions_are_not_mixed_up(engine: RolloutEngine):
+    async def one(seed: int) -> None:
+        pieces: list[str] = []
+        asked: Any = {"release": 0, "seed": seed, "stop": (), "max_new_tokens": 30}
+        assert (await engine.sample(PROMPT, **asked, on_text=pieces.append)).text == "".join(pieces)
+
+    async with anyio.create_task_group() as tasks:
+        for place in range(20):
+            tasks.start_soon(one, 2 * place)
+
+
+@pytest.mark.parametrize("on_text", [None, len], ids=["whole", "streamed"])
+async def test_cancelling_a_call_frees_its_place(engine: RolloutEngine, on_text: Any):
     async with anyio.create_task_group() as tasks:
         for seed in range(100):
-            tasks.start_soon(lambda s=2 * seed: engine.sample([8] * 200, release=0, seed=s, stop=(), max_new_tokens=40))
+            tasks.start_soon(
+                lambda s=2 * seed: engine.sample(
+                    [8] * 200, release=0, seed=s, stop=(), max_new_tokens=40, on_text=on_text
+                )
+            )
         while not await in_hand(engine):
             await anyio.sleep(0.005)
         tasks.cancel_scope.cancel()

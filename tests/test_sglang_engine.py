@@ -22,12 +22,13 @@ import psutil
 import pytest
 
 from tests.fakes import FakeObserver, FixedTrainer
-from tests.record_sglang import replaced
+from tests.record_sglang import answer_of, replaced
 from tests.test_sampler_model import reference, write_adapter
 from tests.tiny_models import write_tiny_model
 from tttdd import sglang_version
-from tttdd.adapters.sglang import AFFINITY, IDLE_SECONDS, Generated, Meta, SglangEngine, _completion
+from tttdd.adapters.sglang import AFFINITY, IDLE_SECONDS, SglangEngine, _completion
 from tttdd.adapters.sglang_server import Place, Settings
+from tttdd.adapters.sglang_stream import Generated, Meta, Stream
 from tttdd.domain.prompt import Prompt
 from tttdd.ports import Probe, PublishFailed, Release, Sampled, WorkerDied, WorkerFailed
 from tttdd.serving import Serving
@@ -228,10 +229,36 @@ async def test_a_server_that_serves_something_else_is_caught_with_the_numbers_be
         ("no log-probs", "left out the log-probs"),
     ],
 )
-async def test_a_completion_that_cannot_be_trained_on_is_a_failure(engine: SglangEngine, wrong: str, problem: str):
+@pytest.mark.parametrize("on_text", [None, len], ids=["whole", "streamed"])
+async def test_a_completion_that_cannot_be_trained_on_is_a_failure(
+    engine: SglangEngine, wrong: str, problem: str, on_text: Any
+):
     async with fault(engine, wrong):
         with pytest.raises(WorkerFailed, match=problem):
-            await engine.sample([1, 2], release=0, seed=0, stop=(), max_new_tokens=5)
+            await engine.sample([1, 2], release=0, seed=0, stop=(), max_new_tokens=5, on_text=on_text)
+
+
+async def test_a_streamed_answer_that_breaks_off_is_a_server_s_death_and_a_refused_one_a_failure(engine: SglangEngine):
+    pieces: list[str] = []
+    async with fault(engine, "hangs up"):
+        with pytest.raises(WorkerDied, match="/generate: RemoteProtocolError"):
+            await engine.sample([1, 2], release=0, seed=0, stop=(), max_new_tokens=20, on_text=pieces.append)
+    stream = Stream(engine._servers[0], (), pieces.append)
+    with pytest.raises(WorkerFailed, match=r"SGLang refused /generate: The input .* is longer"):
+        await engine._generate(engine._servers[0], [1] * CONTEXT, 0, {"max_new_tokens": 5}, stream=stream)
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+async def test_what_comes_behind_a_stop_text_that_a_server_did_not_see_is_no_part_of_a_completion(
+    engine: SglangEngine, streamed: bool
+):
+    pieces: list[str] = []
+    asked: Any = {"release": 0, "seed": 0, "stop": ("§", ", 0."), "max_new_tokens": 200}
+    async with fault(engine, "never stops"):
+        sampled = await engine.sample([275, 273, 274], **asked, on_text=pieces.append if streamed else None)
+    assert sampled.finish_reason == "stop" and ", 0." not in sampled.text[: -len(", 0.0,")]
+    assert ", 0." in sampled.text and len(sampled.token_ids) == len(sampled.logprobs) == len(sampled.loss_mask)
+    assert "".join(pieces) == (sampled.text if streamed else "")
 
 
 @pytest.mark.parametrize(
@@ -288,6 +315,7 @@ async def test_a_caller_without_the_key_is_refused(engine: SglangEngine):
 # What was recorded of the real server
 
 READ = {"output_ids", "meta_info", "finish_reason", "type", "input_token_logprobs", "output_token_logprobs", "success"}
+READ |= {"first", "last", "error", "message"}
 
 
 def form(node: Any) -> Any:
@@ -331,7 +359,7 @@ async def test_the_fake_answers_as_the_real_server_was_recorded_to_answer(
         found = (reply.status_code // 100, reply.text)
         assert reply.status_code // 100 == exchange["status"] // 100, (exchange["name"], found)
         if isinstance(exchange["answer"], dict):
-            assert form(reply.json()) == form(exchange["answer"]), exchange["name"]
+            assert form(answer_of(reply)) == form(exchange["answer"]), exchange["name"]
         if exchange["path"] == "/generate" and right:
             msgspec.convert(exchange["answer"], Generated)
 

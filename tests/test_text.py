@@ -9,11 +9,12 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tokenizers import AddedToken, Tokenizer, decoders, models
 from transformers import AutoTokenizer, Qwen2Tokenizer
 
 from tests.tiny_models import CHAT_TEMPLATE, write_tiny_model
 from tttdd import wire
-from tttdd.workers.text import Text
+from tttdd.workers.text import BYTES, Pieces, Text
 
 PIECES = [
     "<|im_end|>",
@@ -44,6 +45,21 @@ def write_qwen(folder: Path) -> Path:
     tokenizer.add_tokens(["<think>", "</think>"])
     tokenizer.eos_token, tokenizer.chat_template = "<|im_end|>", CHAT_TEMPLATE + THINKING
     tokenizer.save_pretrained(folder)
+    return folder
+
+
+def write_sentencepiece(folder: Path) -> Path:
+    """A tiny model whose tokenizer knows some characters, and the others by their bytes; spaces are written as ▁."""
+    write_tiny_model(folder)
+    words = ["<unk>", "</s>", *BYTES, *"▁abé中-", "▁a", "中é", "▁▁"]
+    tokenizer = Tokenizer(models.BPE({word: place for place, word in enumerate(words)}, [], byte_fallback=True))
+    tokenizer.decoder = decoders.Sequence(
+        [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
+    )
+    tokenizer.add_special_tokens([AddedToken("</s>", special=True)])
+    tokenizer.save(str(folder / "tokenizer.json"))
+    config = json.loads((folder / "tokenizer_config.json").read_text())
+    (folder / "tokenizer_config.json").write_text(json.dumps(config | {"eos_token": "</s>", "pad_token": "</s>"}))
     return folder
 
 
@@ -83,6 +99,40 @@ def test_a_prompt_is_wrapped_in_the_model_s_chat_template(text: str, ours: Text,
 
 def test_an_answer_ends_with_the_end_of_its_turn(ours: Text, known: Any):
     assert ours.end_ids == {known.convert_tokens_to_ids("<|im_end|>")}
+
+
+@pytest.fixture(scope="module", params=[write_tiny_model, write_qwen, write_sentencepiece])
+def streamed(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Text:
+    return Text(request.param(tmp_path_factory.mktemp("model")), thinking=False)
+
+
+def in_pieces(text: Text, ids: list[int]) -> list[str]:
+    """As the sampler tells them: one a token, and what was held back."""
+    pieces = Pieces(text)
+    return [*map(pieces.add, ids), pieces.rest(text.decode(ids))]
+
+
+@settings(max_examples=150)
+@given(data=st.data())
+def test_a_text_in_pieces_is_the_text_of_all_its_tokens(data: st.DataObject, streamed: Text):
+    token = st.integers(0, len(streamed._tokenizer) - 1)
+    written = TEXTS.map(streamed.encode_more)
+    ids = [each for part in data.draw(st.lists(st.one_of(st.lists(token), written), max_size=4)) for each in part]
+    assert "".join(in_pieces(streamed, ids)) == streamed.decode(ids)
+
+
+@given(text=st.lists(st.sampled_from("aé中🙂 👩🏽ﬁ"), min_size=1).map("".join))
+def test_no_piece_ends_inside_a_character_or_waits_longer_than_for_its_end(text: str, ours: Text):
+    ids, pieces, said = ours.encode_more(text), Pieces(ours), ""
+    for place, token in enumerate(ids, 1):
+        said += pieces.add(token)
+        assert said == ours.decode(ids[:place]).rstrip("\N{REPLACEMENT CHARACTER}")
+
+
+def test_a_character_whose_end_never_comes_is_told_at_the_end(ours: Text):
+    ids = [*ours.encode_more("a中"), *ours.encode_more("中")[:-1]]
+    assert in_pieces(ours, ids)[-1] == "\N{REPLACEMENT CHARACTER}"
+    assert "".join(in_pieces(ours, ids)) == "a中\N{REPLACEMENT CHARACTER}"
 
 
 def test_stop_texts_are_found_where_a_token_completes_one_whatever_their_length(ours: Text):

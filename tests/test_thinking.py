@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from tests.fakes import ScriptedEngine
 from tttdd.ports import Sampled
-from tttdd.thinking import CLOSING, Answers, Budget
+from tttdd.thinking import CLOSE, CLOSING, OPEN, Answers, Budget
 
 pytestmark = pytest.mark.anyio
 PROMPT = list(b"Q")
@@ -17,9 +19,14 @@ def anyio_backend() -> str:
     return "asyncio"
 
 
-async def answer(engine: ScriptedEngine, budget: Budget, prompt: list[int] = PROMPT) -> Sampled:
-    answers = await Answers.prepare(engine, budget)
-    return await answers.sample(prompt, release=3, seed=8, stop=())
+async def answer(
+    engine: ScriptedEngine, budget: Budget, prompt: list[int] = PROMPT, most: int | None = None
+) -> Sampled:
+    """An answer that is also heard piece by piece."""
+    answers, pieces = await Answers.prepare(engine, budget), list[str]()
+    sampled = await answers.sample(prompt, release=3, seed=8, stop=(), max_new_tokens=most, on_text=pieces.append)
+    assert "".join(pieces) == sampled.text and len(pieces) > 1
+    return sampled
 
 
 async def test_without_a_thinking_budget_an_answer_is_one_call_with_all_tokens():
@@ -52,6 +59,38 @@ async def test_a_thinking_that_the_prompt_opened_is_closed_too():
     engine = ScriptedEngine("a" * 50, then="answer")
     sampled = await answer(engine, Budget(200, thinking=20), list(b"Q<think>\n"))
     assert sampled.text == "a" * 20 + CLOSING + "answer"
+
+
+class TagEngine(ScriptedEngine):
+    """Begin and end of a thinking are one token each, as in a model's vocabulary."""
+
+    async def encode_more(self, text: str) -> list[int]:
+        return {OPEN: [1], CLOSE: [2]}.get(text) or await super().encode_more(text)
+
+
+@pytest.mark.parametrize(("tail", "forced"), [([1, 10], True), ([1, 10, 10, 2, 10, 10], False)])
+async def test_a_thinking_that_the_prompt_opened_and_closed_is_none(tail: list[int], forced: bool):
+    sampled = await answer(TagEngine("a" * 50, then="answer"), Budget(200, thinking=20), [*PROMPT, *tail])
+    assert (CLOSING in sampled.text) == forced
+    assert all(sampled.loss_mask) != forced
+
+
+@pytest.mark.parametrize(("most", "asked"), [(None, [20, 80]), (500, [20, 80]), (30, [20, 10]), (20, [20]), (7, [7])])
+async def test_a_smaller_limit_bounds_the_whole_answer_and_a_larger_one_nothing(most: int | None, asked: list[int]):
+    engine = ScriptedEngine("plain answer of some length, and longer, and longer than any budget" * 2)
+    sampled = await answer(engine, Budget(100, thinking=20), most=most)
+    assert [tokens for _, _, tokens in engine.asked] == asked
+    assert len(sampled.token_ids) == sum(asked)
+
+
+async def test_an_answer_that_nobody_listens_to_asks_the_engine_for_no_pieces():
+    class Deaf(ScriptedEngine):
+        async def sample(self, prompt_ids: list[int], **asked: Any) -> Sampled:
+            assert asked["on_text"] is None
+            return await super().sample(prompt_ids, **asked)
+
+    answers = await Answers.prepare(Deaf("<think>" + "a" * 50, then="answer"), Budget(200, thinking=20))
+    assert CLOSING in (await answers.sample(PROMPT, release=3, seed=8, stop=())).text
 
 
 async def test_an_answer_without_thinking_is_only_continued():

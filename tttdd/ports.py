@@ -11,6 +11,7 @@ Adapters implement one port each; `step.py` knows nothing else.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Literal, Protocol
 
@@ -22,6 +23,8 @@ from tttdd.domain.batch import TrainReport
 from tttdd.domain.grid import Coordinate
 from tttdd.domain.prompt import Prompt
 from tttdd.protocol import CellState, PhaseName, Proof
+
+OnText = Callable[[str], None]
 
 
 class WorkerDied(RuntimeError):
@@ -175,10 +178,20 @@ class RolloutEngine(Protocol):
         ...
 
     async def sample(
-        self, prompt_ids: list[int], *, release: int, seed: int, stop: tuple[str, ...], max_new_tokens: int
+        self,
+        prompt_ids: list[int],
+        *,
+        release: int,
+        seed: int,
+        stop: tuple[str, ...],
+        max_new_tokens: int,
+        on_text: OnText | None = None,
     ) -> Sampled:
         """One completion at temperature 1, untruncated.  Ends at the end-of-sequence token, at the first token that
         completes one of `stop`, at `max_new_tokens`, or with the context.  Cancelling the call frees its place.
+
+        `on_text` gets the text piece by piece as it is sampled, in whole characters; joined they are the answer's
+        `text`.  It is called in the caller's task, and what it raises ends the call.
 
         The embedded engine gives the same tokens for the same arguments; SGLang draws from one stream for all.
         Calls whose seeds differ in the last bit belong to one rollout: the later prompt goes on from the earlier."""

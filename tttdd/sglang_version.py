@@ -33,6 +33,7 @@ OURS = frozenset(
         "max_loaded_loras",
         "enable_memory_saver",
         "skip_server_warmup",
+        "incremental_streaming_output",
         "sleep_on_idle",
         "random_seed",
     }

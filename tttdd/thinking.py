@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import msgspec
 
-from tttdd.ports import RolloutEngine, Sampled
+from tttdd.ports import OnText, RolloutEngine, Sampled
 
 OPEN, CLOSE = "<think>", "</think>"
 CLOSING = f"\n\nMy time to think is over: I answer with the best that I have.\n{CLOSE}\n\n"
@@ -29,36 +29,63 @@ class Budget(msgspec.Struct, frozen=True):
 class Answers:
     """Samples answers within a budget.  Made by `prepare`, which asks the engine for the closing text's tokens."""
 
-    def __init__(self, engine: RolloutEngine, budget: Budget, opening: list[int], closing: list[int]) -> None:
+    def __init__(
+        self, engine: RolloutEngine, budget: Budget, opening: list[int], closed: list[int], closing: list[int]
+    ) -> None:
         self._engine, self._budget = engine, budget
-        self._opening, self._closing = opening, closing
+        self._opening, self._closed, self._closing = opening, closed, closing
 
     @classmethod
     async def prepare(cls, engine: RolloutEngine, budget: Budget) -> Answers:
-        return cls(engine, budget, await engine.encode_more(OPEN), await engine.encode_more(CLOSING))
+        return cls(engine, budget, *[await engine.encode_more(text) for text in (OPEN, CLOSE, CLOSING)])
 
-    async def sample(self, prompt_ids: list[int], *, release: int, seed: int, stop: tuple[str, ...]) -> Sampled:
-        total = self._budget.max_new_tokens
+    async def sample(
+        self,
+        prompt_ids: list[int],
+        *,
+        release: int,
+        seed: int,
+        stop: tuple[str, ...],
+        max_new_tokens: int | None = None,
+        on_text: OnText | None = None,
+    ) -> Sampled:
+        """A whole answer; `max_new_tokens` can make the budget smaller.  `on_text` as the engine's, for all of it."""
+        total = (
+            self._budget.max_new_tokens if max_new_tokens is None else min(max_new_tokens, self._budget.max_new_tokens)
+        )
         first_budget = min(self._budget.thinking or total, total)
         first = await self._engine.sample(
-            prompt_ids, release=release, seed=seed, stop=stop, max_new_tokens=first_budget
+            prompt_ids, release=release, seed=seed, stop=stop, max_new_tokens=first_budget, on_text=on_text
         )
         forced = self._closing if self._thinks(prompt_ids, first) else []
         left = total - len(first.token_ids) - len(forced)
         if first.finish_reason == "stop" or first_budget == total or left <= 0:
             return first
+        if forced and on_text is not None:
+            on_text(CLOSING)
         rest = await self._engine.sample(
-            [*prompt_ids, *first.token_ids, *forced], release=release, seed=seed ^ 1, stop=stop, max_new_tokens=left
+            [*prompt_ids, *first.token_ids, *forced],
+            release=release,
+            seed=seed ^ 1,
+            stop=stop,
+            max_new_tokens=left,
+            on_text=on_text,
         )
         return _joined(first, forced, CLOSING if forced else "", rest)
 
     def _thinks(self, prompt_ids: list[int], first: Sampled) -> bool:
         """Whether what was sampled ends inside the thinking."""
-        return CLOSE not in first.text and (OPEN in first.text or _holds(prompt_ids[-TAIL:], self._opening))
+        return CLOSE not in first.text and (OPEN in first.text or self._opened(prompt_ids[-TAIL:]))
+
+    def _opened(self, tail: list[int]) -> bool:
+        """Whether a prompt ends inside a thinking: a template that is told not to think opens one and closes it."""
+        return _last(tail, self._opening) > _last(tail, self._closed)
 
 
-def _holds(ids: list[int], part: list[int]) -> bool:
-    return any(ids[start : start + len(part)] == part for start in range(len(ids) - len(part) + 1))
+def _last(ids: list[int], part: list[int]) -> int:
+    """Where `part` begins for the last time in `ids`; -1 if it is not in there."""
+    places = [start for start in range(len(ids) - len(part) + 1) if ids[start : start + len(part)] == part]
+    return max(places, default=-1)
 
 
 def _joined(first: Sampled, forced: list[int], text: str, rest: Sampled) -> Sampled:

@@ -40,6 +40,8 @@ class Refusal(ValueError):
 class Event(msgspec.Struct, frozen=True, tag="event"):
     name: str
     data: dict[str, Any] = {}
+    id: int = 0
+    """Of the request that it belongs to; 0 where it belongs to none."""
 
 
 Message = Request | Reply | Event

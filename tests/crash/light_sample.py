@@ -38,9 +38,9 @@ class Engine:
         return list(text.encode())
 
     def sample(
-        self, prompt_ids: list[int], release: int, seed: int, stop: list[str], max_new_tokens: int
+        self, prompt_ids: list[int], release: int, seed: int, stop: list[str], max_new_tokens: int, stream: bool
     ) -> dict[str, Any]:
-        assert release in self.served
+        assert release in self.served and not stream
         numbers = ", ".join(f"{number(seed, place):.3f}" for place in range(6))
         end = stop[0] if stop else ""
         text = (numbers if seed % 4 else "nothing" + end) + end

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from types import SimpleNamespace
+from types import MappingProxyType, SimpleNamespace
 
 
 class PreTrainedTokenizerFast:
     all_special_ids = (0,)
     eos_token_id = 0
     chat_template = None
+    backend_tokenizer = SimpleNamespace(token_to_id=lambda name: None)
+    added_tokens_decoder = MappingProxyType[int, object]({})
 
     @classmethod
     def from_pretrained(cls, folder: Path) -> PreTrainedTokenizerFast:

@@ -14,7 +14,7 @@ import msgspec
 
 from tttdd.adapters.worker import Worker
 from tttdd.domain.prompt import Prompt
-from tttdd.ports import Probe, Release, Sampled, Turn
+from tttdd.ports import OnText, Probe, Release, Sampled, Turn
 
 
 class EmbeddedEngine(Worker):
@@ -51,10 +51,24 @@ class EmbeddedEngine(Worker):
         return msgspec.convert(await self.call("encode_more", text=text), list[int])
 
     async def sample(
-        self, prompt_ids: list[int], *, release: int, seed: int, stop: tuple[str, ...], max_new_tokens: int
+        self,
+        prompt_ids: list[int],
+        *,
+        release: int,
+        seed: int,
+        stop: tuple[str, ...],
+        max_new_tokens: int,
+        on_text: OnText | None = None,
     ) -> Sampled:
         reply = await self.call(
-            "sample", prompt_ids=prompt_ids, release=release, seed=seed, stop=stop, max_new_tokens=max_new_tokens
+            "sample",
+            on_event=(lambda event: on_text(event.data["text"])) if on_text is not None else None,
+            prompt_ids=prompt_ids,
+            release=release,
+            seed=seed,
+            stop=stop,
+            max_new_tokens=max_new_tokens,
+            stream=on_text is not None,
         )
         return msgspec.convert(reply, Sampled)
 

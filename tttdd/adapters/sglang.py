@@ -23,8 +23,9 @@ import anyio
 import msgspec
 
 from tttdd.adapters.sglang_server import COMMAND, Server, Settings
+from tttdd.adapters.sglang_stream import Generated, LogProb, Stream
 from tttdd.domain.prompt import Prompt
-from tttdd.ports import Probe, Release, Sampled, Turn, WorkerFailed
+from tttdd.ports import OnText, Probe, Release, Sampled, Turn, WorkerFailed
 
 AFFINITY = 16
 """Completions that a server may have in hand beyond the least loaded one and still get a prompt that it knows."""
@@ -33,21 +34,14 @@ IDLE_SECONDS = 30
 END_OF_CONTEXT = 8
 """Tokens that a server keeps free at the end of its context."""
 
-LogProb = tuple[float | None, int, str | None]
-"""Log-prob, token, text."""
 
+class Ended(msgspec.Struct, frozen=True):
+    """Where a completion ends by our reading of it."""
 
-class Meta(msgspec.Struct, frozen=True):
-    finish_reason: dict[str, Any] | None = None
-    output_token_logprobs: list[LogProb] = []
-    input_token_logprobs: list[LogProb] = []
-
-
-class Generated(msgspec.Struct, frozen=True):
-    """What is read of a /generate answer."""
-
-    meta_info: Meta
-    output_ids: list[int] = []
+    tokens: int
+    stopped: bool
+    """By a stop text."""
+    text: str
 
 
 class SglangEngine:
@@ -116,21 +110,32 @@ class SglangEngine:
         return msgspec.convert(await self._servers[0].worker.call("encode_more", text=text), list[int])
 
     async def sample(
-        self, prompt_ids: list[int], *, release: int, seed: int, stop: tuple[str, ...], max_new_tokens: int
+        self,
+        prompt_ids: list[int],
+        *,
+        release: int,
+        seed: int,
+        stop: tuple[str, ...],
+        max_new_tokens: int,
+        on_text: OnText | None = None,
     ) -> Sampled:
         room = self._settings.context_length - END_OF_CONTEXT - len(prompt_ids)
         if room <= 0:
             return Sampled([], [], [], "", "length", release)
         server = self._route(hash(tuple(prompt_ids)), seed | 1)
         params = {"max_new_tokens": min(max_new_tokens, room), "stop": stop}
+        stream = Stream(server, stop, on_text) if on_text is not None else None
         server.in_hand += 1
         try:
-            found = await self._generate(server, prompt_ids, release, params)
+            found = await self._generate(server, prompt_ids, release, params, stream=stream)
         finally:
             server.in_hand -= 1
         ids, logprobs, reason = _completion(found, server.end_ids)
-        text = msgspec.convert(await server.worker.call("decode", ids=ids), str)
-        return Sampled(ids, logprobs, [True] * len(ids), text, reason, release)
+        ended = msgspec.convert(await server.worker.call("ended", ids=ids, stops=stop), Ended)
+        if stream is not None:
+            stream.rest(ended.text)
+        count, reason = ended.tokens, "stop" if ended.stopped else reason
+        return Sampled(ids[:count], logprobs[:count], [True] * count, ended.text, reason, release)
 
     async def score(self, probe: Probe, *, release: int) -> list[list[float]]:
         found: dict[Server, list[float]] = {}
@@ -146,7 +151,13 @@ class SglangEngine:
     # Parts of the above
 
     async def _generate(
-        self, server: Server, ids: list[int], release: int, params: dict[str, Any], logprobs_from: int = -1
+        self,
+        server: Server,
+        ids: list[int],
+        release: int,
+        params: dict[str, Any],
+        logprobs_from: int = -1,
+        stream: Stream | None = None,
     ) -> Generated:
         """Every /generate request is made here; one for a release that is not loaded is never sent."""
         if release and release not in self._loads:
@@ -165,7 +176,10 @@ class SglangEngine:
             "logprob_start_len": logprobs_from,
             "lora_path": self._loads.get(release),
         }
-        return msgspec.json.decode(await server.post("/generate", body), type=Generated)
+        if stream is None:
+            return msgspec.json.decode(await server.post("/generate", body), type=Generated)
+        await server.listen("/generate", body | {"stream": True}, stream.hear)
+        return stream.whole()
 
     def _route(self, *prefixes: int) -> Server:
         """The least loaded server; one that has seen a prefix may be a little busier."""

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import logging
 import sys
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
+from contextlib import aclosing, contextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, cast
 
 import anyio
 import httpx
@@ -110,21 +112,55 @@ class Server:
 
     async def post(self, path: str, body: dict[str, Any]) -> bytes:
         """The answer's body."""
-        try:
+        with self._alive(path):
             reply = await self._http.post(path, content=msgspec.json.encode(body), headers=JSON)
+        _check(path, reply)
+        return reply.content
+
+    async def listen(self, path: str, body: dict[str, Any], hear: Callable[[bytes], Awaitable[bool]]) -> None:
+        """The data of each event of the answer, until it ends or `hear` wants no more: the server is then told so."""
+        request = self._http.build_request("POST", path, content=msgspec.json.encode(body), headers=JSON)
+        with self._alive(path):
+            reply = await self._http.send(request, stream=True)
+            try:
+                if reply.is_error:
+                    await reply.aread()
+                    _check(path, reply)
+                await _each_event(reply, hear)
+            finally:
+                with anyio.CancelScope(shield=True):
+                    await reply.aclose()
+
+    @contextmanager
+    def _alive(self, path: str) -> Generator[None]:
+        try:
+            yield
         except httpx.TransportError as error:
             raise WorkerDied(f"{path}: {type(error).__name__}: {self.worker.last_words()}") from None
-        if reply.is_server_error:
-            raise WorkerDied(f"SGLang failed at {path} ({reply.status_code}): {reply.text[:500]}")
-        if reply.is_error:
-            raise WorkerFailed(f"SGLang refused {path} ({reply.status_code}): {reply.text[:500]}")
-        return reply.content
 
     async def ask(self, path: str, body: dict[str, Any]) -> None:
         """A request whose answer says whether it did anything."""
         answer = msgspec.json.decode(await self.post(path, body), type=dict[str, Any])
         if not answer.get("success", False):
             raise WorkerFailed(f"SGLang refused {path}: {answer.get('error_message') or answer}")
+
+
+def _check(path: str, reply: httpx.Response) -> None:
+    if reply.is_server_error:
+        raise WorkerDied(f"SGLang failed at {path} ({reply.status_code}): {reply.text[:500]}")
+    if reply.is_error:
+        raise WorkerFailed(f"SGLang refused {path} ({reply.status_code}): {reply.text[:500]}")
+
+
+async def _each_event(reply: httpx.Response, hear: Callable[[bytes], Awaitable[bool]]) -> None:
+    """By bytes: httpx ends a line at any of Unicode's line separators, which stand in texts as they are."""
+    begun = b""
+    async with aclosing(cast(AsyncGenerator[bytes], reply.aiter_bytes())) as parts:
+        async for part in parts:
+            *events, begun = (begun + part).split(b"\n\n")
+            for event in events:
+                if not await hear(event.removeprefix(b"data: ")):
+                    return
 
 
 def _options(model: Path, place: Place, settings: Settings, command: tuple[str, ...]) -> dict[str, Any]:
@@ -142,6 +178,7 @@ def _options(model: Path, place: Place, settings: Settings, command: tuple[str, 
         "max_loaded_loras": 3,
         "enable_memory_saver": settings.release_kv,
         "skip_server_warmup": True,
+        "incremental_streaming_output": True,  # else each event has all that came before, too
         "sleep_on_idle": True,  # else an idle scheduler keeps a core that judges and trainer could use
         "random_seed": (settings.seed + place.device) % 2**31,
         "log_level": "warning",

@@ -70,11 +70,34 @@ WAYS = {"tttdd.workers.fetch": FETCHING, "tttdd.workers.track": SENDING}
 
 
 class _Waiting:
-    """A call's place until its reply comes."""
+    """A call's place until its reply comes.  It hears of its events in its own task, which may fail by them."""
 
     def __init__(self) -> None:
-        self.done = anyio.Event()
+        self.events: list[wire.Event] = []
         self.reply: wire.Reply | None = None
+        self._over, self._news = False, anyio.Event()
+
+    @property
+    def over(self) -> bool:
+        return self._over
+
+    def tell(self, event: wire.Event) -> None:
+        self.events.append(event)
+        self._news.set()
+
+    def end(self, reply: wire.Reply | None) -> None:
+        self.reply, self._over = reply, True
+        self._news.set()
+
+    async def until_over(self, on_event: Callable[[wire.Event], None] | None) -> None:
+        while self.events or not self._over:
+            await self._news.wait()
+            if not self._over:
+                self._news = anyio.Event()
+            events, self.events = self.events, []
+            if on_event is not None:
+                for event in events:
+                    on_event(event)
 
 
 class Worker:
@@ -145,8 +168,8 @@ class Worker:
     def pid(self) -> int:
         return self._process.pid
 
-    async def call(self, method: str, **params: Any) -> Any:
-        """The worker's answer.  Cancelling the call tells the worker to drop it.
+    async def call(self, method: str, on_event: Callable[[wire.Event], None] | None = None, **params: Any) -> Any:
+        """The worker's answer; `on_event` gets what it tells of it before.  Cancelling tells it to drop the call.
 
         Raises WorkerDied when the process is gone and WorkerFailed when it answers with an error.
         """
@@ -154,13 +177,11 @@ class Worker:
         self._waiting[number] = waiting
         try:
             self._send(wire.Request(number, method, params))
-            await waiting.done.wait()
-        except anyio.get_cancelled_exc_class():
-            if not self._dead:
-                self._send(wire.Request(0, "cancel", {"id": number}))
-            raise
+            await waiting.until_over(on_event)
         finally:
             del self._waiting[number]
+            if not (waiting.over or self._dead):
+                self._send(wire.Request(0, "cancel", {"id": number}))
         if waiting.reply is None:
             raise WorkerDied(self.last_words())
         if waiting.reply.error is not None:
@@ -201,14 +222,15 @@ class Worker:
         except (anyio.EndOfStream, anyio.BrokenResourceError, anyio.ClosedResourceError):
             self._dead = True
             for waiting in self._waiting.values():
-                waiting.done.set()
+                waiting.end(None)
 
     def _deliver(self, message: wire.Message) -> None:
         match message:
             case wire.Reply(id=number) if number in self._waiting:
-                self._waiting[number].reply = message
-                self._waiting[number].done.set()
-            case wire.Event() if self._on_event is not None:
+                self._waiting[number].end(message)
+            case wire.Event(id=number) if number in self._waiting:
+                self._waiting[number].tell(message)
+            case wire.Event(id=0) if self._on_event is not None:
                 self._on_event(message)
             case _:
                 pass

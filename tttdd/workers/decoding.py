@@ -12,6 +12,7 @@ one machine, not promised by it.  Elsewhere a token can differ if its draw falls
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -19,6 +20,9 @@ from torch.nn import functional
 
 from tttdd.workers.cache import COLUMNS, SlotCache, attend, lay_out
 from tttdd.workers.decoder import Weights, forward, logprobs
+
+if TYPE_CHECKING:
+    from tttdd.workers.text import Pieces
 
 SCORE_CHUNK = 256
 
@@ -35,6 +39,8 @@ class Row:
     """One a token: as many as the completion may have."""
     tokens: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
+    pieces: Pieces | None = None
+    """Where somebody listens."""
 
 
 @dataclass

@@ -23,7 +23,7 @@ from safetensors import SafetensorError
 from tttdd import wire
 from tttdd.workers.decoder import Weights, load, merge, rope_table
 from tttdd.workers.decoding import Decoding, Row, score, uniforms
-from tttdd.workers.text import Text
+from tttdd.workers.text import Pieces, Text
 
 ROWS = 64
 """Rows that decode at once; more wait for a place."""
@@ -98,13 +98,21 @@ class Sampler:
                 del self._decoding[load_id]
 
     def _row(
-        self, request: int, prompt_ids: list[int], release: int, seed: int, stop: list[str], max_new_tokens: int
+        self,
+        request: int,
+        prompt_ids: list[int],
+        release: int,
+        seed: int,
+        stop: list[str],
+        max_new_tokens: int,
+        stream: bool,
     ) -> Row:
         self._find(release)
         if not prompt_ids:
             raise ValueError("a prompt needs at least one token")
         budget = max(0, min(max_new_tokens, self._context - len(prompt_ids)))
-        return Row(request, tuple(prompt_ids), release, tuple(stop), uniforms(seed, budget))
+        pieces = Pieces(self._text) if stream else None
+        return Row(request, tuple(prompt_ids), release, tuple(stop), uniforms(seed, budget), pieces=pieces)
 
     def _accept(self, row: Row) -> None:
         """A prompt that leaves no room is a completion cut before its first token: the search turns elsewhere."""
@@ -137,6 +145,8 @@ class Sampler:
     def _retire(self, decoding: Decoding, rows: list[Row]) -> None:
         for row in rows:
             reason = self._finish(row)
+            if row.pieces is not None:
+                self._tell(row, row.pieces.add(row.tokens[-1]))
             if reason is not None:
                 decoding.leave(row)
                 self._reply(row.request, self._sampled(row, reason))
@@ -146,12 +156,19 @@ class Sampler:
             return "stop"
         return "length" if len(row.tokens) == len(row.uniforms) else None
 
+    def _tell(self, row: Row, piece: str) -> None:
+        if piece:
+            self._line.send(wire.Event("text", {"text": piece}, row.request))
+
     def _sampled(self, row: Row, reason: str) -> dict[str, Any]:
+        text = self._text.decode(row.tokens)
+        if row.pieces is not None:
+            self._tell(row, row.pieces.rest(text))
         return {
             "token_ids": row.tokens,
             "logprobs": row.logprobs,
             "loss_mask": [True] * len(row.tokens),
-            "text": self._text.decode(row.tokens),
+            "text": text,
             "finish_reason": reason,
             "release": row.release,
         }

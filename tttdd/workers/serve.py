@@ -4,7 +4,7 @@
     line ends: server and all that it started are killed          server ends: this ends, with its exit status
 
 SGLang kills every child of its own process, so nothing of ours is in its tree.  Requests: `address`, and by the
-model's tokenizer `encode`, `encode_chat`, `encode_more` and `decode`.  Options: model, thinking, command,
+model's tokenizer `encode`, `encode_chat`, `encode_more`, `piece` and `ended`.  Options: model, thinking, command,
 arguments, environment.
 """
 
@@ -109,14 +109,23 @@ def _answer(server: Server, text: Text, request: wire.Request) -> wire.Reply:
                 return wire.Reply(request.id, text.encode_chat(**request.params))
             case "encode_more":
                 return wire.Reply(request.id, text.encode_more(**request.params))
-            case "decode":
-                return wire.Reply(request.id, text.decode(**request.params))
+            case "piece":
+                return wire.Reply(request.id, text.piece(**request.params))
+            case "ended":
+                return wire.Reply(request.id, _ended(text, **request.params))
             case unknown:
                 return wire.Reply(request.id, error=f"no method {unknown!r}")
     except wire.Refusal as refusal:
         return wire.Reply(request.id, error=str(refusal))
     except (ValueError, TypeError, LookupError) as error:
         return wire.Reply(request.id, error=f"{request.method}: {type(error).__name__}: {error}")
+
+
+def _ended(text: Text, ids: list[int], stops: list[str]) -> dict[str, Any]:
+    """A completion up to the token that completes a stop text, if one does: SGLang may have gone on behind it."""
+    stopped = text.stopped(ids, stops)
+    tokens = len(ids) if stopped is None else stopped
+    return {"tokens": tokens, "stopped": stopped is not None, "text": text.decode(ids[:tokens])}
 
 
 @contextmanager

@@ -6,6 +6,7 @@ modules more, at two seconds a start; that class then builds the same again (tes
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,10 @@ from transformers import PreTrainedTokenizerFast
 from tttdd import wire
 
 ANSWER = "=answer="
+HALF = "\N{REPLACEMENT CHARACTER}"
+"""How the beginning of a character is decoded."""
+BYTES = tuple(f"<0x{byte:02X}>" for byte in range(256))
+"""Names of the tokens that stand for a byte in vocabularies of characters."""
 TEMPLATE_ERRORS = (TemplateError, ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError)
 """What a template raises by itself or from the Python in it."""
 
@@ -24,6 +29,10 @@ class Text:
         self._thinking = thinking
         self._tokenizer: Any = PreTrainedTokenizerFast.from_pretrained(folder)
         self._special = frozenset(self._tokenizer.all_special_ids)
+        self._bytes = frozenset(map(self._tokenizer.backend_tokenizer.token_to_id, BYTES)) - {None}
+        self._silent = frozenset(
+            token for token, added in self._tokenizer.added_tokens_decoder.items() if added.special
+        )
         self.end_ids = self._end_ids()
         """End of sequence, and what the chat template writes right after an answer."""
 
@@ -49,6 +58,18 @@ class Text:
         """Of a text behind other tokens: no beginning-of-sequence token."""
         return list(self._tokenizer(text, add_special_tokens=False).input_ids)
 
+    def piece(self, before: list[int], fresh: list[int]) -> str:
+        """The text of `fresh` behind `before`; nothing while what comes may still change it.
+
+        `before` is the piece in front of it: some decoders treat what they begin with differently.  A decoder of bytes
+        as tokens of their own makes up its mind about a run of them at its end only.
+        """
+        last = next((token for token in reversed(fresh) if token not in self._silent), None)
+        if last is None or last in self._bytes:
+            return ""
+        text = self.decode(before + fresh)
+        return "" if text.endswith(HALF) else text[len(self.decode(before)) :]
+
     def decode(self, ids: list[int]) -> str:
         return self._tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
 
@@ -65,6 +86,17 @@ class Text:
         tail = self.decode(visible[-length:])
         return any(stop in tail for stop in stops)
 
+    def stopped(self, ids: list[int], stops: list[str]) -> int | None:
+        """How many of the tokens it takes to complete one of `stops`; None if all of them do not."""
+
+        def complete(count: int) -> bool:
+            text = self.decode(ids[:count])
+            return any(stop in text for stop in stops)
+
+        if not (stops and complete(len(ids))):
+            return None
+        return bisect_left(range(len(ids)), True, key=complete) if complete(len(ids) - 1) else len(ids)
+
     def _end_ids(self) -> frozenset[int]:
         ends = {self._tokenizer.eos_token_id} - {None}
         if self._tokenizer.chat_template is not None:
@@ -74,6 +106,27 @@ class Text:
             following = self._tokenizer(after, add_special_tokens=False).input_ids[:1]
             ends |= {token for token in following if token in self._special}
         return frozenset(ends)
+
+
+class Pieces:
+    """The text of a completion in whole characters, as its tokens come.  Joined they are `decode` of all of them."""
+
+    def __init__(self, text: Text) -> None:
+        self._text = text
+        self._before: list[int] = []
+        self._fresh: list[int] = []
+        self._told = 0
+
+    def add(self, token: int) -> str:
+        self._fresh.append(token)
+        if piece := self._text.piece(self._before, self._fresh):
+            self._before, self._fresh = self._fresh, []
+            self._told += len(piece)
+        return piece
+
+    def rest(self, whole: str) -> str:
+        """What of the whole text was held back."""
+        return whole[self._told :]
 
 
 def _told(error: Exception) -> str:

@@ -83,7 +83,7 @@ class Desk:
             try:
                 await grid.full.wait()
             finally:
-                self._grid, self._opened = None, anyio.Event()
+                self._close(grid)
                 tasks.cancel_scope.cancel()
 
     def waits(self, run: RunInfo) -> str:
@@ -112,7 +112,7 @@ class Desk:
         reporting.must_be_external(run)
         grid, visit = await self._open_grid(run.run), _Visit(ask, on_text)
         with self._visiting(grid):
-            grid.tasks.start_soon(self._serve, grid.opening, visit)
+            grid.tasks.start_soon(self._serve, grid, visit)
             try:
                 await visit.done.wait()
             finally:
@@ -192,14 +192,21 @@ class Desk:
             grid.visits -= 1
             self._heard = time.monotonic()
 
-    async def _serve(self, opening: Opening, visit: _Visit) -> None:
+    async def _serve(self, grid: _Grid, visit: _Visit) -> None:
         try:
             with visit.scope:
-                visit.receipt = await self._sampled(opening, visit.ask, visit.on_text)
+                visit.receipt = await self._sampled(grid.opening, visit.ask, visit.on_text)
         except CallerError as fault:
             visit.fault = fault
+        except BaseException:
+            self._close(grid)  # whoever asks now waits for the next one
+            raise
         finally:
             visit.done.set()
+
+    def _close(self, grid: _Grid) -> None:
+        if self._grid is grid:
+            self._grid, self._opened = None, anyio.Event()
 
     async def _sampled(self, opening: Opening, ask: Ask, on_text: Callable[[str], None] | None) -> Receipt:
         ids = await encode(opening, ask)

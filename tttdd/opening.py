@@ -30,6 +30,9 @@ class Opening(msgspec.Struct, frozen=True, kw_only=True):
     step: int
     release: Release
     context_length: int
+    """Tokens, of prompt and answer together."""
+    max_new_tokens: int
+    """The most that an answer may have."""
     best: float
     """Highest reward before the step."""
     missing: set[Coordinate]
@@ -46,7 +49,9 @@ async def encode(opening: Opening, ask: Ask) -> list[int]:
         ids = await opening.engine.encode_chat(ask.turns, ask.thinking)
     except WorkerFailed as error:
         raise Refused(f"messages: {error}", field="messages") from None
-    context, wanted = opening.context_length, ask.max_new_tokens or 1
+    context, most, wanted = opening.context_length, opening.max_new_tokens, ask.max_new_tokens or 1
+    if wanted > most:
+        raise Refused(f"max_tokens: {wanted} are asked for; sampling.max_new_tokens is {most}", field="max_tokens")
     if len(ids) >= context:
         told = f"messages: the prompt has {len(ids)} tokens, and the context {context} for prompt and answer"
         raise Refused(told, field="messages")

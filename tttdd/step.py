@@ -118,6 +118,7 @@ def opening(
         step=step,
         release=release,
         context_length=plan.context_length,
+        max_new_tokens=plan.budget.max_new_tokens,
         best=best,
         missing=places,
         engine=world.engine,

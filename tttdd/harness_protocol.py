@@ -11,7 +11,7 @@ from typing import Annotated, ClassVar, Literal
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from tttdd.protocol import Count, RunState
+from tttdd.protocol import Count, Error, RunState
 
 MOST_STOPS = 4
 STOP_CHARACTERS = 256
@@ -141,6 +141,30 @@ class ChatChunk(msgspec.Struct, frozen=True, kw_only=True):
     release: int | UnsetType = UNSET
     step: int | UnsetType = UNSET
     object: Literal["chat.completion.chunk"] = "chat.completion.chunk"
+
+
+class Fault(msgspec.Struct, frozen=True, kw_only=True):
+    """As OpenAI's clients show it."""
+
+    message: str
+    type: Literal["invalid_request_error", "server_error"]
+    param: str | None
+    code: str | None = None
+
+
+class ChatError(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What any other path says as `Error`, for OpenAI's clients: they look for a message inside `error`."""
+
+    error: Fault
+    field: str | None = None
+    hint: str | None = None
+
+    @classmethod
+    def of(cls, status: int, told: Error) -> ChatError:
+        hint = f" ({told.hint})" if told.hint else ""
+        kind = "server_error" if status >= 500 else "invalid_request_error"
+        fault = Fault(message=f"{told.error}{hint}", type=kind, param=told.field)
+        return cls(error=fault, field=told.field, hint=told.hint)
 
 
 class Metadata(msgspec.Struct, frozen=True, kw_only=True):

@@ -213,6 +213,7 @@ def _harness_routes(do: _Handlers) -> list[Route]:
             "Sample from an external run's newest release; with `stream`, ChatChunk as server-sent events",
             takes=h.ChatRequest,
             header="x-tttdd-run",
+            fails=h.ChatError,
             logged=often,
         ),
     ]

@@ -23,7 +23,7 @@ from tttdd.api.events import cancel_at_the_end
 from tttdd.errors import CallerError, NotYet, Refused
 from tttdd.opening import Ask
 from tttdd.ports import Receipt, Turn
-from tttdd.protocol import RunInfo
+from tttdd.protocol import Error, RunInfo
 
 RECEIPT = "x-tttdd-receipt"
 
@@ -58,7 +58,8 @@ class Completion(Response):
         if self._fault and not self._begun:
             raise self._fault
         if self._fault:
-            await self._say(send, {"error": {"message": self._fault.message, "code": "interrupted"}})
+            told = Error(error=self._fault.message, field=self._fault.field, hint=self._fault.hint)
+            await self._say(send, harness.ChatError.of(503, told))
         await send({"type": "http.response.body", "body": b""})
 
     async def _sample(self, pieces: _Pieces | None = None) -> Receipt | None:
@@ -102,7 +103,7 @@ class Completion(Response):
             await self._say(send, msgspec.structs.replace(self._chunk(None), usage=usage(receipt)))
         await send({"type": "http.response.body", "body": b"data: [DONE]\n\n", "more_body": True})
 
-    async def _say(self, send: Send, what: harness.ChatChunk | dict[str, Any]) -> None:
+    async def _say(self, send: Send, what: harness.ChatChunk | harness.ChatError) -> None:
         if not self._begun:
             await self._begin(send, "text/event-stream", {"cache-control": "no-store"})
             await self._say(send, self._chunk(harness.Delta(role="assistant")))

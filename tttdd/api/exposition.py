@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 Samples = Sequence[tuple[Sequence[str], float | None]]
 """Label values, and a value; None where there is none."""
 
-OPEN: tuple[RunState, ...] = ("queued", "running", "paused")
+OPEN: tuple[RunState, ...] = ("queued", "running", "waiting", "paused")
 STEP = {
     "tttd/reward_mean": ("step_reward_mean", "Mean reward of the newest step's programs"),
     "tttd/reward_max": ("step_reward_max", "Highest reward of the newest step's programs"),
@@ -114,9 +114,10 @@ def _current(current: Current) -> Iterator[Metric]:
     yield _gauge("grid_cells", "Rollouts of the step in hand by their state", ["run", "state"], states)
     phases = [((run, name), name == phase.name) for name in get_args(PhaseName)]
     yield _gauge("run_phase", "Phase of the step in hand", ["run", "phase"], phases)
+    eta = None if current.run.state == "waiting" else phase.eta_seconds
     spent = [((run, name), seconds) for name, seconds in phase.seconds.items()]
     yield _gauge("run_phase_seconds", "Time spent in the step's earlier phases", ["run", "phase"], spent)
-    yield _gauge("run_eta_seconds", "To the end of the run", ["run"], [((run,), phase.eta_seconds)])
+    yield _gauge("run_eta_seconds", "To the end of the run", ["run"], [((run,), eta)])
 
 
 def _step(run: str, newest: StepRow | None) -> Iterator[Metric]:

@@ -13,12 +13,12 @@ PARAMETERS: dict[str, Any] = {"run": str, "node": protocol.Node}
 
 
 def describe(routes: list[Route], version: str) -> dict[str, Any]:
-    kinds: list[Any] = [protocol.Error, *(route.gives for route in routes), *(route.takes for route in routes)]
+    kinds: list[Any] = [getattr(route, part) for part in ("fails", "gives", "takes") for route in routes]
     schemas, components = msgspec.json.schema_components(kinds, ref_template="#/components/schemas/{name}")
-    error, gives, takes = schemas[0], schemas[1 : len(routes) + 1], schemas[len(routes) + 1 :]
     paths: dict[str, Any] = {}
-    for route, given, taken in zip(routes, gives, takes, strict=True):
-        paths.setdefault(route.path, {})[route.method.lower()] = _operation(route, given, taken, error)
+    for number, route in enumerate(routes):
+        error, gives, takes = schemas[number :: len(routes)]
+        paths.setdefault(route.path, {})[route.method.lower()] = _operation(route, gives, takes, error)
     return {
         "openapi": "3.1.0",
         "info": {"title": "tttdd", "version": version},

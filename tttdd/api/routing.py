@@ -26,6 +26,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from tttdd import errors, protocol
 from tttdd.api.peer import Peer, allowed
+from tttdd.harness_protocol import ChatError
 from tttdd.ports import StoreError
 from tttdd.room import NO_ROOM
 
@@ -39,6 +40,10 @@ STATUS: dict[type[errors.CallerError], int] = {
 }
 RETRY = {"retry-after": "1"}
 """Header of an answer that will be another by itself."""
+FINAL = {"x-should-retry": "false"}
+"""Of one that will not: OpenAI's clients would ask again after every 409."""
+FAILS = "tttdd.fails"
+"""Key of a request's scope: its route's `fails`."""
 HANDLED = (HTTPException, errors.CallerError, StoreError, OSError)
 """Errors that an answer tells of; others are raised again, so that the server logs them."""
 
@@ -74,6 +79,8 @@ class Route(msgspec.Struct, frozen=True, kw_only=True):
     status: int = 200
     kind: str = "application/json"
     """Media type of the answer; where it is another, `gives` is text."""
+    fails: type[protocol.Error] | type[ChatError] = protocol.Error
+    """How an error is told."""
     logged: int = logging.INFO
     """Level at which a POST is logged with its caller."""
     summary: str
@@ -123,6 +130,7 @@ class _Endpoint(dict[str, Route]):
         request = Request(scope, receive)
         if request.method not in self:
             raise HTTPException(405, headers={"allow": ", ".join(sorted(self))})
+        scope[FAILS] = self[request.method].fails
         response = await _answer(self[request.method], request)
         await response(scope, receive, send)
 
@@ -148,30 +156,36 @@ def _json(status: int, answer: Any, headers: Mapping[str, str] | None = None) ->
 
 
 async def _told(request: Request, error: Exception) -> Response:
+    status, told, headers = _answer_to(request, error)
+    fails = request.scope.get(FAILS, protocol.Error)
+    return _json(status, told if fails is protocol.Error else fails.of(status, told), headers)
+
+
+def _answer_to(request: Request, error: Exception) -> tuple[int, protocol.Error, Mapping[str, str] | None]:
     path = request.scope["path"]
     match error:
         case errors.CallerError():
             told = protocol.Error(error=error.message, field=error.field, hint=error.hint)
-            return _json(STATUS[type(error)], told, RETRY if isinstance(error, errors.NotYet) else None)
+            return STATUS[type(error)], told, RETRY if isinstance(error, errors.NotYet) else None
         case HTTPException(status_code=404):
             near = difflib.get_close_matches(path, [route.path for route in request.app.routes], n=1)
             hint = f"did you mean {near[0]}?" if near else "GET /v1/openapi.json lists all paths"
-            return _json(404, protocol.Error(error=f"no such path: {path}", hint=hint))
+            return 404, protocol.Error(error=f"no such path: {path}", hint=hint), None
         case HTTPException(status_code=405, headers=headers):
             told, hint = f"{request.method} is not allowed on {path}", f"allowed: {(headers or {})['allow']}"
-            return _json(405, protocol.Error(error=told, hint=hint), headers)
+            return 405, protocol.Error(error=told, hint=hint), headers
         case StoreError():
             _log.error("%s: %s", path, error)
-            return _json(500, protocol.Error(error=str(error), hint="the runs that can be read go on"))
+            return 500, protocol.Error(error=str(error), hint="the runs that can be read go on"), None
         case OSError(errno=number) if number in NO_ROOM:
-            return _json(507, protocol.Error(error=f"nothing was changed: {error}", hint="make room on the disk"))
+            return 507, protocol.Error(error=f"nothing was changed: {error}", hint="make room on the disk"), None
         case OSError():
             _log.error("%s", path, exc_info=error)
-            return _json(500, protocol.Error(error=f"the daemon failed (HTTP 500): {error}", hint="its log says why"))
+            return 500, protocol.Error(error=f"the daemon failed (HTTP 500): {error}", hint="its log says why"), None
         case HTTPException():
-            return _json(error.status_code, protocol.Error(error=error.detail), error.headers)
+            return error.status_code, protocol.Error(error=error.detail), error.headers
         case _:
-            return _json(500, protocol.Error(error="the daemon failed (HTTP 500)", hint="its log says why"))
+            return 500, protocol.Error(error="the daemon failed (HTTP 500)", hint="its log says why"), None
 
 
 async def _body(request: Request) -> bytes:

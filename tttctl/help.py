@@ -8,7 +8,7 @@ from tttctl.render import width
 
 GROUPS = {
     "try it": ("demo", "doctor"),
-    "runs": ("submit", "runs", "status", "watch", "monitor", "logs", "pause", "resume", "cancel"),
+    "runs": ("submit", "runs", "status", "watch", "monitor", "logs", "pause", "resume", "cancel", "client"),
     "what a run has found": ("best", "show", "diff", "verify", "plot", "report", "compare", "export"),
     "problems": ("tasks", "task"),
     "settings": ("config", "completion"),
@@ -18,10 +18,12 @@ EXAMPLES = {
     "submit": (
         "tttctl submit circle_packing_26 --steps 8 --watch",
         "tttctl submit mine --no-train --seed 1 --name base",
+        "tttctl submit digits --external --steps 8 --groups 4 --rollouts 8",
     ),
     "status": ("tttctl status", "tttctl status circle_packing_26-1 --json"),
     "logs": ("tttctl logs circle_packing_26-1 -f", "tttctl logs circle_packing_26-1 --source trainer.log -n 1000"),
     "pause": ("tttctl pause circle_packing_26-1 --release-gpus",),
+    "client": ("tttctl client digits-1", "tttctl client digits-1 --json"),
     "best": ("tttctl best circle_packing_26-1 -o best.py",),
     "show": ("tttctl show circle_packing_26-1 47", "tttctl show circle_packing_26-1 best --lineage"),
     "diff": ("tttctl diff circle_packing_26-1 starter best", "tttctl diff circle_packing_26-1 12 47 > change.patch"),

@@ -77,8 +77,8 @@ if TYPE_CHECKING:
 
 
 def _run_verbs(verbs: Verbs) -> None:
-    submit = _verb(verbs, "submit", "runs", "submit a run of a task")
-    submit.add_argument("task")
+    submit = _verb(verbs, "submit", "runs", "submit a run of a task, or of a harness of your own")
+    submit.add_argument("task", help="a task's name; with --external any name")
     sizes = {
         "--steps": "training steps",
         "--groups": "groups a step; with --rollouts",
@@ -104,6 +104,14 @@ def _run_verbs(verbs: Verbs) -> None:
     submit.add_argument(
         "--no-train", action="store_const", dest="mode", const="search", help="the same as --mode search"
     )
+    submit.add_argument(
+        "--external",
+        action="store_const",
+        dest="kind",
+        const="external",
+        default="task",
+        help="your own harness samples and judges; tttctl client RUN tells it how",
+    )
     submit.add_argument("--resume-from", metavar="RUN", help="go on from its newest weights and its archive")
     submit.add_argument("--wait", action="store_true", help="wait for the end; exit status 1 if the run failed")
     submit.add_argument("--watch", action="store_true", help="the same, with progress")
@@ -128,6 +136,8 @@ def _run_verbs(verbs: Verbs) -> None:
     )
     _verb(verbs, "resume", "runs", "resume a run, or the daemon").add_argument("run", nargs="?")
     _verb(verbs, "cancel", "runs", "cancel a run").add_argument("run")
+    harness = _verb(verbs, "client", "harness", "how your harness reaches an external run, and what its grid lacks")
+    harness.add_argument("run")
 
 
 def _program_verbs(verbs: Verbs) -> None:

@@ -24,7 +24,7 @@ HARMFUL = re.compile(
 )
 BEYOND_ASCII = re.compile(f"{HARMFUL.pattern}|[^\x00-\x7f]")
 CELLS = {
-    **{"running": "32", "finished": "1", "failed": "31", "cancelled": "33", "paused": "33"},
+    **{"running": "32", "finished": "1", "failed": "31", "cancelled": "33", "paused": "33", "waiting": "33"},
     **{"ok": "32", "note": "33", "missing": "31"},
 }
 """Colours of table cells that say one of these words."""

@@ -18,7 +18,7 @@ from tttctl.figures import curves, facts, lineage, style
 from tttctl.figures.history import FROZEN, History
 from tttctl.figures.markup import element, image, page, python, python_styles, table
 from tttctl.render import duration, number
-from tttdd.protocol import NodeInfo, TaskInfo, Value, Verified
+from tttdd.protocol import NodeInfo, RunInfo, TaskInfo, Value, Verified
 
 STYLE = Path(__file__).with_name("page.css")
 MODES = {
@@ -90,13 +90,11 @@ def _card(name: str, value: str, note: str) -> Element:
 
 def _cards(report: Report) -> Iterator[tuple[str, str, str]]:
     run, best = report.history.run, report.best
-    name = run.objective_name or "objective"
     found = f"found in step {best.step + 1}" if best.parent is not None else "given at the start"
-    yield f"Best {name}", number(best.objective, 9), f"{run.direction} is better; node {best.node}, {found}"
-    starter = run.starter
-    yield "Starter", number(starter.objective if starter else None, 9), facts.gain(run, best)
-    yield "Target", number(run.target, 9), facts.to_target(run, best)
-    yield "Best reward", number(best.reward, 7), "" if starter is None else f"starter {number(starter.reward, 7)}"
+    if run.kind == "external":
+        yield "Best reward", number(best.reward, 9), f"as its harness reported; node {best.node}, {found}"
+    else:
+        yield from _judged(run, best, found)
     yield "Mode", run.mode, MODES[run.mode]
     model = str(report.identity.get("model.source") or "-").rstrip("/").rsplit("/", 1)[-1]
     yield "Model", model, str(report.identity.get("model.dtype") or "")
@@ -104,6 +102,14 @@ def _cards(report: Report) -> Iterator[tuple[str, str, str]]:
     yield "Steps", f"{run.step} of {run.steps}", grid
     seconds = report.history.series("time/step").values
     yield "Seed", str(run.seed), f"release {run.release}, {duration(sum(seconds))} of steps"
+
+
+def _judged(run: RunInfo, best: NodeInfo, found: str) -> Iterator[tuple[str, str, str]]:
+    name, starter = run.objective_name or "objective", run.starter
+    yield f"Best {name}", number(best.objective, 9), f"{run.direction} is better; node {best.node}, {found}"
+    yield "Starter", number(starter.objective if starter else None, 9), facts.gain(run, best)
+    yield "Target", number(run.target, 9), facts.to_target(run, best)
+    yield "Best reward", number(best.reward, 7), "" if starter is None else f"starter {number(starter.reward, 7)}"
 
 
 def _training(report: Report) -> Iterator[Element]:
@@ -138,7 +144,7 @@ def _program(report: Report) -> Iterator[Element]:
     if report.drawing:
         yield _wide(report.drawing, "what the best program returned")
     yield element("h3", f"Node {best.node}")
-    yield python(best.program)
+    yield python(best.program) if report.history.run.kind == "task" else element("pre", best.program, tabindex="0")
     if best.output:
         yield element("h3", "It printed")
         yield element("pre", best.output, tabindex="0")
@@ -153,7 +159,7 @@ def _certificate(report: Report) -> Iterator[Element]:
     yield table(["the judge's verdict", "value"], rows, words=2)
     if report.verified:
         yield from _again(report.verified, best)
-    else:
+    elif report.history.run.kind == "task":
         yield element("p", "It was not judged again for this report; the last section has the command.", class_="soft")
 
 
@@ -222,7 +228,11 @@ def _commands(report: Report) -> Iterator[Element]:
     origin = f" --resume-from {shlex.quote(run.resumed_from)}" if run.resumed_from else ""
     yield element("h2", "How to reproduce")
     yield element("p", f"With tttdd {report.version} and the configuration above:")
-    yield element("pre", f"tttctl submit {task} {sizes} --seed {run.seed}{mode}{origin}", tabindex="0")
+    kind = " --external" if run.kind == "external" else ""
+    yield element("pre", f"tttctl submit {task}{kind} {sizes} --seed {run.seed}{mode}{origin}", tabindex="0")
+    if run.kind == "external":
+        yield element("p", "And its harness, which has asked and judged: the daemon keeps what it was told.")
+        return
     yield element("p", "The best program again, where it is kept, and anywhere without a daemon:")
     file = shlex.quote(f"{run.run}.py")
     again = [f"tttctl verify {name} {report.best.node}", f"tttctl best {name} -o {file}"]

@@ -17,6 +17,7 @@ LABEL = 11
 def details(run: RunInfo, state: str, rows: Sequence[StepRow], width: int) -> list[Line]:
     facts = [
         ("state", f"{state}, {MODES[run.mode]}"),
+        ("kind", "external: a harness samples and judges" if run.kind == "external" else ""),
         ("task", f"{run.task}, seed {run.seed}, grid {run.grid.groups} × {run.grid.rollouts}"),
         ("steps", f"{run.step} of {run.steps} committed, release {run.release}"),
         ("created", moment(run.created)),

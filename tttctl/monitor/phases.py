@@ -37,7 +37,8 @@ class Phase(msgspec.Struct, frozen=True):
 def phases(current: Current, rows: Sequence[StepRow], now: float, drained: float | None) -> list[Phase]:
     """The phases that this run has."""
     names = NAMES if current.run.mode == "discover" else FROZEN
-    return [_phase(name, current, rows, now, drained) for name in names]
+    named = [name for name in names if name != "judge" or current.run.kind == "task"]  # a harness judges by itself
+    return [_phase(name, current, rows, now, drained) for name in named]
 
 
 def _phase(name: str, current: Current, rows: Sequence[StepRow], now: float, drained: float | None) -> Phase:

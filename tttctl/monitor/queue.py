@@ -9,6 +9,7 @@ from tttdd.protocol import RunInfo
 
 GLYPHS = {
     "running": ("▶", "good"),
+    "waiting": ("○", "warn"),
     "paused": ("‖", "warn"),
     "queued": ("·", "dim"),
     "finished": ("✓", "accent"),

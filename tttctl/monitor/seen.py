@@ -6,7 +6,9 @@ import msgspec
 
 from tttdd.protocol import Current, RunInfo, Status, StepRow
 
-OPEN = ("running", "queued", "paused")
+AT_WORK = ("running", "waiting")
+"""waiting: it would work if its harness said more."""
+OPEN = (*AT_WORK, "queued", "paused")
 ENDED = ("finished", "failed", "cancelled")
 
 
@@ -39,13 +41,13 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True):
         """The run that keys act on, and whose curves are drawn: the chosen one, the one in hand, or the newest find."""
         runs = self.listed()
         name = self.chosen or (self.current.run.run if self.current else "")
-        idle = not any(run.state == "running" for run in runs)
+        idle = not any(run.state in AT_WORK for run in runs)
         found = (run for run in runs if run.state == "finished" and idle)
         return next((run for run in runs if run.run == name), next(found, runs[0] if runs else None))
 
     def held(self, run: RunInfo) -> bool:
         """It would work if the daemon were not paused."""
-        return run.state == "running" and self.status is not None and self.status.paused
+        return run.state in AT_WORK and self.status is not None and self.status.paused
 
     def state(self, run: RunInfo) -> str:
         return "held: the daemon is paused" if self.held(run) else run.state

@@ -203,4 +203,6 @@ def _told(status: Status) -> tuple[str, str]:
     if run and run.state == "paused":
         then = "it goes on by itself when there is room" if run.waits_for_room else "r resumes it"
         return f"{run.run} is paused{': ' + run.reason if run.reason else ''}; {then}", "banner_warn"
+    if run and run.kind == "external" and run.reason:  # reports that were refused, if it does not wait
+        return f"{run.run} {'waits' if run.state == 'waiting' else run.state}: {run.reason}", "banner_warn"
     return "", ""

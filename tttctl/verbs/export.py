@@ -51,7 +51,7 @@ def export(client: Client, options: Namespace) -> int:
         rows = client.get(run_path(run.run, "/steps"), list[StepRow])
         nodes = list(_nodes(client, run.run))
         _write_run(client, run, aside)
-        _write_archive(client, run.run, nodes, aside)
+        _write_archive(client, run, nodes, aside)
         (aside / "metrics.csv").write_text(metrics(rows), encoding="utf-8")
         adapters = {"newest": _copy(run, run.release, aside / "adapter/newest")}
         adapters["best"] = _best_adapter(run, rows, aside, adapters["newest"])
@@ -110,13 +110,14 @@ def _write_run(client: Client, run: RunInfo, aside: Path) -> None:
     (aside / "run.json").write_bytes(_json({"run": run, "identity": identity}))
 
 
-def _write_archive(client: Client, run: str, nodes: list[NodeInfo], aside: Path) -> None:
+def _write_archive(client: Client, run: RunInfo, nodes: list[NodeInfo], aside: Path) -> None:
     """A line a node; an artifact as the daemon has it, so that its sha256 can be checked."""
     told: list[bytes] = []
+    ending = "py" if run.kind == "task" else "txt"
     (aside / "programs").mkdir()
     for node in nodes:
-        (aside / "programs" / f"{node.node}.py").write_bytes(node.program.encode())
-        told.append(msgspec.json.encode(msgspec.to_builtins(node) | {"artifact": _artifact(client, run, node)}))
+        (aside / "programs" / f"{node.node}.{ending}").write_bytes(node.program.encode())
+        told.append(msgspec.json.encode(msgspec.to_builtins(node) | {"artifact": _artifact(client, run.run, node)}))
     (aside / "archive.json").write_bytes(b"[\n" + b",\n".join(told) + b"\n]\n")
 
 

@@ -84,6 +84,9 @@ def draw_best(client: Client, options: Namespace, node: NodeInfo) -> list[str]:
     """best --figure and --artifact: the files written."""
     path = destination(options.figure, "--figure", "png", "svg") if options.figure else None
     run = client.get(run_path(options.run), RunInfo)
+    if run.kind == "external":
+        told = f"run {run.run!r} is external: its answers are texts, and return nothing to keep or draw"
+        raise Failed(400, Error(error=told, hint=f"tttctl best {run.run} -o FILE writes the best one"))
     if path:
         _has_figure(run)
     kept = artifact(client, options.run, node)

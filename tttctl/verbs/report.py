@@ -34,10 +34,11 @@ def report(client: Client, options: Namespace) -> int:
 def _gather(client: Client, name: str, verify: bool) -> Report:
     history = figures.history(client, name)
     best = client.get(run_path(name, "/best"), NodeInfo)
+    kind = history.run.kind
     tasks = client.get("/v1/tasks", list[TaskInfo])
     return Report(
         history=history,
-        task=next((task for task in tasks if task.name == history.run.task), None),
+        task=next((task for task in tasks if kind == "task" and task.name == history.run.task), None),
         line=figures.ancestry(client, name, best),
         identity=client.get(run_path(name, "/identity"), dict[str, Value]),
         drawing=_drawing(client, history.run, best),

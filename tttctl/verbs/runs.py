@@ -22,6 +22,7 @@ def submit(client: Client, options: Namespace) -> int:
         seed=options.seed,
         name=options.name,
         mode=options.mode,
+        kind=options.kind,
         priority=options.priority,
         resume_from=options.resume_from,
     )
@@ -34,6 +35,8 @@ def submit(client: Client, options: Namespace) -> int:
         show_json(run)
     else:
         say(f"{run.run}: {run.state}; follow it with: tttctl watch {run.run}, or tttctl monitor")
+        if run.kind == "external":
+            say(f"how its harness reaches it: tttctl client {run.run}")
     return 0
 
 
@@ -95,7 +98,8 @@ def describe(run: RunInfo) -> None:
     say(f"{run.run}: {run.state}{': ' + run.reason if run.reason else ''}")
     priority = f", priority {run.priority}" if run.priority else ""
     mode = "" if run.mode == "discover" else f", {run.mode}: nothing is trained"
-    say(f"  task      {run.task}, seed {run.seed}, grid {grid}{mode}{priority}, created {moment(run.created)}")
+    kind = " (external: a harness samples and judges)" if run.kind == "external" else ""
+    say(f"  task      {run.task}{kind}, seed {run.seed}, grid {grid}{mode}{priority}, created {moment(run.created)}")
     say(f"  progress  {run.step} of {run.steps} steps committed, release {run.release}")
     if run.resumed_from:
         say(f"  goes on   from {run.resumed_from}, its first {run.first_step} steps")
@@ -103,10 +107,8 @@ def describe(run: RunInfo) -> None:
         say("  waits for room on the disk; it goes on by itself")
     for name, best in [("starter", run.starter), ("best", run.best)]:
         if best:
-            say(
-                f"  {name:9} {run.objective_name} {number(best.objective, 12)}, "
-                f"reward {number(best.reward)}, node {best.node}"
-            )
+            found = "" if best.objective is None else f"{run.objective_name} {number(best.objective, 12)}, "
+            say(f"  {name:9} {found}reward {number(best.reward)}, node {best.node}")
     if run.target is not None:
         say(f"  target    {run.objective_name} {number(run.target, 12)} ({run.direction} is better)")
     if run.state_dir:
@@ -120,7 +122,10 @@ def _next(run: RunInfo) -> list[str]:
     name = run.run
     match run.state:
         case "queued" | "running":
-            return [f"tttctl watch {name}, or tttctl monitor"]
+            reached = [f"tttctl client {name} tells its harness how it is reached"] if run.kind == "external" else []
+            return [f"tttctl watch {name}, or tttctl monitor", *reached]
+        case "waiting":
+            return [f"tttctl client {name} tells its harness what is missing"]
         case "paused":
             return [] if run.waits_for_room else [f"tttctl resume {name}"]
         case "failed":
@@ -163,12 +168,19 @@ def _list(found: list[RunInfo]) -> None:
             run.run,
             run.state + (f", priority {run.priority}" if run.priority and run.state == "queued" else ""),
             f"{run.step}/{run.steps}",
-            number(run.best.objective if run.best else None, 10),
+            number(best_found(run), 10),
             _short(run.reason),
         ]
         for run in found
     ]
     table(["RUN", "STATE", "STEP", "BEST", "REASON"], rows)
+
+
+def best_found(run: RunInfo) -> float | None:
+    """The best objective; where there is none, as of an external run, the best reward."""
+    if run.best is None or run.best.objective is None:
+        return run.best and run.best.reward
+    return run.best.objective
 
 
 def _short(reason: str) -> str:
@@ -211,4 +223,6 @@ def _current(current: protocol.Current) -> str:
     doing = (
         current.preparing and f"preparing {current.preparing}"
     ) or f"step {min(run.step + 1, run.steps)}/{run.steps}, {current.phase.name}, grid {done}/{len(cells)}"
-    return f"now: {run.run}: {doing}, ETA {duration(current.phase.eta_seconds)}"
+    eta = None if run.state == "waiting" else current.phase.eta_seconds
+    waits = ", waits for its harness" if run.state == "waiting" else ""
+    return f"now: {run.run}: {doing}{waits}, ETA {duration(eta)}"

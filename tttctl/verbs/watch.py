@@ -17,7 +17,7 @@ from rich.progress import BarColumn, Progress, TextColumn
 
 from tttctl.client import RESTART_SECONDS, Client, run_path
 from tttctl.render import clean, complain, duration, number, show_json
-from tttctl.verbs.runs import describe
+from tttctl.verbs.runs import best_found, describe
 from tttdd.protocol import Current, RunInfo, Status, StepRow
 
 ENDED = ("finished", "failed", "cancelled")
@@ -106,7 +106,7 @@ class Meter:
         self._console.print(clean(text), soft_wrap=not self._console.is_terminal)  # a terminal's lines break at words
 
     def update(self, run: RunInfo, current: Current | None) -> None:
-        eta = duration(current.phase.eta_seconds) if current else "-"
+        eta = duration(current.phase.eta_seconds) if current and run.state != "waiting" else "-"
         self._bars.update(self._steps, total=run.steps, completed=run.step, note=f"{run.step}/{run.steps}, ETA {eta}")
         if run.reason not in ("", self._reason):
             self.line(f"{run.run} {run.state}: {run.reason}")  # in full: a bar's description is cut to fit
@@ -123,7 +123,7 @@ class Meter:
         cells = [cell for row in current.cells for cell in row]
         judged = [cell for cell in cells if cell in ("rejected", "valid", "best")]
         valid = f"{sum(cell != 'rejected' for cell in judged) / len(judged):.0%} valid, " if judged else ""
-        note = f"{len(judged)}/{len(cells)} judged, {valid}best {number(run.best and run.best.objective, 8)}"
+        note = f"{len(judged)}/{len(cells)} judged, {valid}best {number(best_found(run), 8)}"
         paused = f", {run.state}" if run.state != "running" else ""
         share = len(judged) / max(1, len(cells)) if current.progress is None else current.progress
         self._doing(f"step {min(run.step + 1, run.steps)} {current.phase.name}{paused}", share, note)
@@ -137,10 +137,13 @@ class Meter:
 
 def _row(row: StepRow, run: RunInfo) -> str:
     m = row.metrics
+    best = f"{run.objective_name} {number(m.get('archive/best_objective'), 10)}"
+    if run.kind == "external":
+        best = f"reward {number(m.get('archive/best_reward'), 10)}"
     return (
         f"step {row.step + 1}/{run.steps}: mean reward {number(m.get('tttd/reward_mean'), 5)}, "
         f"valid {m.get('tttd/valid_fraction', 0.0):.0%}, "
-        f"best {run.objective_name} {number(m.get('archive/best_objective'), 10)}, "
+        f"best {best}, "
         f"gap {number(m.get('train/sampler_trainer_gap'), 2)}, KL {number(m.get('train/kl_base'), 3)}, "
         f"{duration(m.get('time/step'))}"
     )

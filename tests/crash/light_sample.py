@@ -34,6 +34,9 @@ class Engine:
     def encode(self, text: str, chat: bool) -> list[int]:
         return list(text.encode())
 
+    def encode_chat(self, messages: list[dict[str, str]], thinking: bool | None) -> list[int]:
+        return list("".join(turn["content"] for turn in messages).encode())
+
     def encode_more(self, text: str) -> list[int]:
         return list(text.encode())
 

@@ -52,6 +52,8 @@ class FakeWeights:
 class FakeEngine:
     """Samples `0.1, 0.4]`-like lists.  `stuck`: keeps serving what it served first.  `crash_at`: coordinate seeds."""
 
+    reproducible = True
+
     def __init__(self, *, stuck: bool = False, deaf: bool = False, crash_after: int | None = None) -> None:
         self.stuck, self.deaf, self.crash_after = stuck, deaf, crash_after
         self.served: dict[int, Path | None] = {}

@@ -478,7 +478,11 @@ async def test_what_cannot_be_sampled_is_refused_and_no_fault_of_the_run(place: 
                 await place.ask(**ask)
             assert refused.value.field == field
         assert place.workshop.engine.sampled == []
-        assert await place.ask()
+        assert await place.ask(seed=1)
+        place.workshop.engine.reproducible = False
+        with pytest.raises(Refused, match="knows no seeds"):
+            await place.ask(seed=1)
+        assert await place.ask(seed=None)
 
 
 async def test_a_run_whose_harness_is_silent_is_waiting_and_says_for_what(

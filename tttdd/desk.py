@@ -20,7 +20,7 @@ import msgspec
 
 from tttdd import reporting
 from tttdd.domain.grid import Coordinate, SecondRelease, missing
-from tttdd.errors import CallerError, Conflict, NotYet
+from tttdd.errors import CallerError, Conflict, NotYet, Refused
 from tttdd.harness_protocol import GridInfo, Place, RefusedRelease, Report, Reported
 from tttdd.opening import Ask, Opening, encode
 from tttdd.ports import Receipt
@@ -209,6 +209,9 @@ class Desk:
             self._grid, self._opened = None, anyio.Event()
 
     async def _sampled(self, opening: Opening, ask: Ask, on_text: Callable[[str], None] | None) -> Receipt:
+        if ask.seed is not None and not opening.engine.reproducible:
+            told = "seed: this daemon's engine draws all its completions from one stream, and knows no seeds"
+            raise Refused(told, field="seed", hint="leave it out")
         ids = await encode(opening, ask)
         content = Content(ask.stop, on_text)
         sampled = await opening.answers.sample(

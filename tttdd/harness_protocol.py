@@ -69,7 +69,8 @@ class ChatRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     stop: Stop | Annotated[list[Stop], Meta(max_length=MOST_STOPS)] | None = None
     """Texts that end the completion, and are no part of it."""
     seed: Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)] | None = None
-    """The embedded engine gives the same completion again for the same request, release and seed; SGLang does not."""
+    """The embedded engine gives the same completion again for the same request, release and seed; SGLang knows no
+    seeds, and a daemon that uses it refuses them."""
     max_tokens: Count | None = None
     """Default: the daemon's sampling.max_new_tokens, as far as the context has room."""
     max_completion_tokens: Count | None = None

@@ -151,6 +151,11 @@ class ModelFiles(msgspec.Struct, frozen=True):
 class RolloutEngine(Protocol):
     """Samples from the model.  A release must be published before it is named in a request."""
 
+    @property
+    def reproducible(self) -> bool:
+        """Whether the same arguments of `sample` give the same tokens."""
+        ...
+
     async def publish(self, release: Release) -> str:
         """Load `release` and serve it beside the base; returns the engine's load id."""
         ...

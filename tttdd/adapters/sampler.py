@@ -20,6 +20,8 @@ from tttdd.ports import OnText, Probe, Release, Sampled, Turn
 class EmbeddedEngine(Worker):
     """A ports.RolloutEngine.  Every call raises WorkerDied when the process is gone, WorkerFailed when it refuses."""
 
+    reproducible = True
+
     def __init__(
         self, model: Path, log: Path, *, context_length: int, thinking: bool, threads: int | None = None
     ) -> None:

@@ -47,6 +47,8 @@ class Ended(msgspec.Struct, frozen=True):
 class SglangEngine:
     """A ports.RolloutEngine.  `folder` holds what is served, `logs` gets engine-<device>.log."""
 
+    reproducible = False
+
     def __init__(
         self, model: Path, folder: Path, logs: Path, settings: Settings, command: tuple[str, ...] = COMMAND
     ) -> None:

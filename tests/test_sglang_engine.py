@@ -280,10 +280,12 @@ async def test_a_group_goes_to_servers_that_know_its_prompt_and_none_is_left_idl
     assert engine._route(2, 99) is engine._route(3, 99), "the second phase of a rollout goes where the first was"
 
 
-async def test_load_is_spread_over_the_servers_and_cancelling_frees_them(engine: SglangEngine):
+@pytest.mark.parametrize("on_text", [None, len], ids=["whole", "streamed"])
+async def test_load_is_spread_over_the_servers_and_cancelling_frees_them(engine: SglangEngine, on_text: Any):
+    asked: Any = {"release": 0, "stop": (), "max_new_tokens": 9, "on_text": on_text}
     async with fault(engine, "silent"), anyio.create_task_group() as tasks:
         for place in range(2 * AFFINITY + 8):
-            tasks.start_soon(lambda seed=2 * place: engine.sample([8], release=0, seed=seed, stop=(), max_new_tokens=9))
+            tasks.start_soon(lambda seed=2 * place: engine.sample([8], seed=seed, **asked))
         with anyio.fail_after(20):
             while await running(engine) < 2 * AFFINITY + 8:
                 await anyio.sleep(0.01)

@@ -12,7 +12,7 @@ import os
 import time
 from concurrent.futures import ThreadPoolExecutor
 
-import httpx
+import httpx2
 import openai
 
 QUESTION = "Write one line of digits from 0 to 9. The larger their sum, the better."
@@ -25,9 +25,9 @@ def judge(answer: str) -> float:
 
 
 class Harness:
-    def __init__(self, socket: str, run: str, max_tokens: int) -> None:
+    def __init__(self, socket: str, run: str, max_tokens: int | None) -> None:
         self.run, self.max_tokens = run, max_tokens
-        http = httpx.Client(transport=httpx.HTTPTransport(uds=socket, limits=httpx.Limits(max_connections=AT_ONCE)))
+        http = httpx2.Client(transport=httpx2.HTTPTransport(uds=socket, limits=httpx2.Limits(max_connections=AT_ONCE)))
         # 503 says "ask again": a release is trained, or the daemon was started again.  The client does that by itself.
         self.model = openai.OpenAI(
             base_url="http://tttdd/v1",
@@ -60,22 +60,22 @@ class Harness:
                 messages=[{"role": "user", "content": QUESTION}],
                 max_tokens=self.max_tokens,
             )
-            answer = completion.choices[0].message.content or ""
+            answer, receipt = completion.choices[0].message.content or "", completion.to_dict()["receipt"]
             report = {
                 "score": judge(answer),
-                "references": [completion.receipt],
-                "report_id": completion.receipt,
+                "references": [receipt],
+                "report_id": receipt,
                 "metadata": {**coordinate, "groups_per_step": grid["groups"], "rollouts_per_group": grid["rollouts"]},
             }
             self.model.post(f"/runs/{self.run}/reports", body=report, cast_to=object)
         except openai.ConflictError as error:
-            print(f"{coordinate}: {error}")  # the run has gone on, or ended: the grid says what is next
+            print(f"{coordinate}: {error.response.text}")  # the run has gone on, or ended: the grid says what is next
 
 
 if __name__ == "__main__":
-    options = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    options = argparse.ArgumentParser(description="A harness of your own for tttdd.")
     options.add_argument("run")
     options.add_argument("--socket", default=os.environ.get("TTTDD_SOCKET", "/run/tttdd/tttdd.sock"))
-    options.add_argument("--max-tokens", type=int, default=64)
+    options.add_argument("--max-tokens", type=int, help="of an answer; default: what the daemon allows")
     chosen = options.parse_args()
     Harness(chosen.socket, chosen.run, chosen.max_tokens).work()

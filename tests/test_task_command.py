@@ -221,7 +221,7 @@ def test_the_daemons_judges_run_a_task_of_ones_own_with_its_helpers(folder: Path
     async def main() -> None:
         async with JudgePool(1) as pool:
             assignment = JudgeCatalog(settings, pool).load("mine")
-            assert "def evaluate(points" in assignment.prompt.instruction
+            assert "def evaluate(points" in assignment.prompt.instruction and assignment.judge
             assert (await assignment.judge.grade(assignment.starter)).objective == pytest.approx(0.3)
             asking = "def place_points(): return [[evaluate([[k / 6, 0] for k in range(7)]), k / 6] for k in range(7)]"
             assert (await assignment.judge.grade(asking)).objective == pytest.approx(1 / 6)

@@ -35,12 +35,13 @@ class FakeRunner:
 
     def submit(self, request: protocol.Submit) -> protocol.RunInfo:
         self.asked.append(("submit", request))
-        if request.task != "erdos_min_overlap":
+        external = request.kind == "external"
+        if request.task != "erdos_min_overlap" and not external:
             raise errors.NotFound(f"no task {request.task!r}", field="task", hint="did you mean 'erdos_min_overlap'?")
         name = request.name or f"{request.task}-{len(self.by_name) + 1}"
         if name in self.by_name:
             raise errors.Conflict(f"there is a run {name!r} already", field="name")
-        best = protocol.Best(node=1, reward=2.5, objective=0.4, step=-1)
+        best = None if external else protocol.Best(node=1, reward=2.5, objective=0.4, step=-1)
         self.by_name[name] = protocol.RunInfo(
             run=name,
             task=request.task,
@@ -53,8 +54,10 @@ class FakeRunner:
             created=1.0,
             starter=best,
             best=best,
-            objective_name="C5",
-            direction="lower",
+            objective_name="" if external else "C5",
+            direction="higher" if external else "lower",
+            mode=request.mode,
+            kind=request.kind,
             state_dir=self.state_dir,
         )
         return self.by_name[name]
@@ -86,6 +89,8 @@ class FakeRunner:
         self.become(name, "cancelled", "asked to")
 
     async def verify(self, name: str, node: int | None) -> dict[str, object]:
+        if self.run(name).kind == "external":
+            raise errors.Conflict(f"run {name!r} is external: its harness has judged it", field="run")
         found = self.node(name, 1 if node is None else node)
         reason = "" if self.verified_valid else "constraint"
         verdict = {"valid": self.verified_valid, "reward": found.reward, "objective": found.objective}
@@ -109,7 +114,7 @@ class FakeRunner:
             return self.others[id]
         if id != 1:
             raise errors.NotFound(f"run {name!r} has no node {id}", field="node")
-        return protocol.NodeInfo(
+        seed = protocol.NodeInfo(
             node=1,
             reward=2.5,
             objective=0.4,
@@ -121,6 +126,9 @@ class FakeRunner:
             program=self.program,
             output="said \x1b[31mred",
         )
+        if self.run(name).kind == "task":
+            return seed
+        return msgspec.structs.replace(seed, reward=0.0, objective=None, program="", output="")
 
     def artifact(self, name: str, id: int) -> protocol.Artifact:
         if not self.node(name, id).artifact_sha256:
@@ -131,6 +139,8 @@ class FakeRunner:
         return {"mode": self.run(name).mode, "seed": self.run(name).seed, "task.judge": "3f5a"}
 
     def best(self, name: str) -> protocol.NodeInfo:
+        if self.run(name).kind == "external" and not self.others:
+            raise errors.Conflict(f"run {name!r} has no answer yet")
         return max([self.node(name, 1), *self.others.values()], key=lambda node: node.reward)
 
     def tasks(self) -> list[protocol.TaskInfo]:

@@ -104,6 +104,7 @@ def stream_one(daemon: Daemon, run: str) -> float:
         with pytest.raises(openai.ConflictError) as refused:
             model.post(f"/runs/{run}/reports", body=report, cast_to=object)
         assert "used" in refused.value.response.text
+        assert refused.value.response.headers["x-should-retry"] == "false", "its client would ask again, and again"
     grid = daemon.client.get(f"/v1/runs/{run}/grid", GridInfo)
     assert [(place.group, place.rollout) for place in grid.missing] == PLACES[:-1]
     return digits(answer)

@@ -166,7 +166,7 @@ def _answer_to(request: Request, error: Exception) -> tuple[int, protocol.Error,
     match error:
         case errors.CallerError():
             told = protocol.Error(error=error.message, field=error.field, hint=error.hint)
-            return STATUS[type(error)], told, RETRY if isinstance(error, errors.NotYet) else None
+            return STATUS[type(error)], told, RETRY if isinstance(error, errors.NotYet) else FINAL
         case HTTPException(status_code=404):
             near = difflib.get_close_matches(path, [route.path for route in request.app.routes], n=1)
             hint = f"did you mean {near[0]}?" if near else "GET /v1/openapi.json lists all paths"

@@ -61,7 +61,7 @@ def ours(model: Path, prompts: list[list[int]], rollouts: int, new: int) -> Seco
         decoding = Decoding(weights, rope)
         for group, prompt in enumerate(prompts):
             for rollout in range(rollouts):
-                decoding.join(Row(0, tuple(prompt), 0, None, uniforms(group * rollouts + rollout, new)))
+                decoding.join(Row(0, tuple(prompt), 0, (), uniforms(group * rollouts + rollout, new)))
         for _ in range(new - 1):
             decoding.step()
     assert all(len(row.tokens) == new for row in decoding.rows)

@@ -39,7 +39,7 @@ class Model:
 
     def sample(self, weights: Weights, ids: list[int], seed: int, room: int) -> Iterator[Row]:
         """The completion after each of its tokens."""
-        row, decoding = Row(0, tuple(ids), 0, None, uniforms(seed, room)), Decoding(weights, self._rope)
+        row, decoding = Row(0, tuple(ids), 0, (), uniforms(seed, room)), Decoding(weights, self._rope)
         for place in range(room):
             with torch.inference_mode():
                 if place:

@@ -51,7 +51,7 @@ def leave_full(decoding: Decoding) -> None:
 
 
 def make_rows() -> list[Row]:
-    return [Row(n, tuple(PROMPTS[n % 2]), 0, None, uniforms(n, 12 + 7 * (n % 3))) for n in range(10)]
+    return [Row(n, tuple(PROMPTS[n % 2]), 0, (), uniforms(n, 12 + 7 * (n % 3))) for n in range(10)]
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
@@ -100,7 +100,7 @@ def test_draws_follow_the_distribution(tmp_path: Path):
     weights = load(write_tiny_model(tmp_path))
     with torch.inference_mode():
         decoding = Decoding(weights, rope_table(weights.shape, 64))
-        rows = [Row(n, tuple(PROMPTS[0]), 0, None, uniforms(n, 1)) for n in range(2000)]
+        rows = [Row(n, tuple(PROMPTS[0]), 0, (), uniforms(n, 1)) for n in range(2000)]
         for row in rows:
             decoding.join(row)
     favourite = max({row.tokens[0] for row in rows}, key=lambda token: sum(row.tokens[0] == token for row in rows))

@@ -7,6 +7,7 @@ import signal
 from pathlib import Path
 
 import anyio
+import anyio.lowlevel
 import pytest
 
 from tttdd.adapters import worker as workers
@@ -49,3 +50,13 @@ async def test_a_long_log_is_set_aside_when_its_worker_starts_and_a_short_one_is
             pass
         assert (aside.exists(), log.read_text().startswith(words)) == (len(words) > 100, len(words) <= 100)
     assert aside.read_text() == words
+
+
+@pytest.mark.anyio
+async def test_a_worker_may_end_at_the_very_moment_in_which_its_caller_leaves(tmp_path: Path) -> None:
+    """Cancelling a read just as something is there to be read would be an error in the event loop's own code."""
+    async with Worker("tttdd.workers.fetch", {}, tmp_path / "log") as worker:
+        await anyio.sleep(0.05)  # now it reads
+        os.kill(worker.pid, signal.SIGKILL)
+        os.waitid(os.P_PID, worker.pid, os.WEXITED | os.WNOWAIT)
+        await anyio.lowlevel.checkpoint()

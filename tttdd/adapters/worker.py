@@ -114,6 +114,7 @@ class Worker:
         self._outbox, self._outgoing = anyio.create_memory_object_stream[bytes](math.inf)
         self._dead = False
         self._silent = anyio.Event()
+        self._writing = anyio.CancelScope()
 
     async def __aenter__(self) -> Self:
         ours, theirs = socket.socketpair()
@@ -148,11 +149,13 @@ class Worker:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> bool | None:
-        self._tasks.cancel_scope.cancel()
-        self._outbox.close()
-        self._outgoing.close()
+        with contextlib.suppress(OSError):
+            self._stream.extra(anyio.abc.SocketAttribute.raw_socket).shutdown(socket.SHUT_RD)  # ends `_read`
+        self._writing.cancel()
         with anyio.CancelScope(shield=True):
             await self._silent.wait()  # the stream must not be closed under a task that waits for it
+            self._outbox.close()
+            self._outgoing.close()
             await self._stream.aclose()
             await anyio.to_thread.run_sync(self._stop)
         if error is None or isinstance(error, anyio.get_cancelled_exc_class()):
@@ -200,15 +203,17 @@ class Worker:
         self._outbox.send_nowait(wire.encode(message))
 
     async def _talk(self) -> None:
+        """Never cancelled: a read that is, just as something is there, is an error in the event loop's own code."""
         try:
-            async with anyio.create_task_group() as tasks:
-                tasks.start_soon(self._read)
-                tasks.start_soon(self._write)
+            with anyio.CancelScope(shield=True):
+                async with anyio.create_task_group() as tasks:
+                    tasks.start_soon(self._read)
+                    tasks.start_soon(self._write)
         finally:
             self._silent.set()
 
     async def _write(self) -> None:
-        with contextlib.suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):  # `_read` tells
+        with self._writing, contextlib.suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):  # `_read` tells
             async for frame in self._outgoing:
                 await self._stream.send(frame)
 

@@ -95,7 +95,7 @@ class Registry:
     def best(self, name: str) -> NodeInfo:
         best = self._store.run(self._known(name)).best
         if best is None:
-            raise Conflict(f"run {name!r} has no program yet", hint="its starter is judged when it starts")
+            raise Conflict(f"run {name!r} has no program yet", hint="there is one when it has started, or found one")
         return self.node(name, best.node)
 
     def tasks(self) -> list[TaskInfo]:

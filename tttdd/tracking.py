@@ -176,6 +176,7 @@ class Tracker:
             "version": __version__,
             "run.task": run.task,
             "run.mode": run.mode,
+            "run.kind": run.kind,
             "run.steps": run.steps,
             "run.resumed_from": run.resumed_from,
         }

@@ -125,7 +125,7 @@ def assert_whole(daemon: Daemon, steps: int) -> None:
         assert abs(row.metrics["train/sampler_trainer_gap"]) < 1e-4
 
 
-def test_the_real_loop_learns_from_real_programs_and_its_best_is_valid_again(daemon: Daemon) -> None:
+def test_the_real_loop_learns_its_best_is_valid_again_and_another_run_goes_on_from_what_it_has_learned(daemon: Daemon) -> None:
     daemon.submit(steps=2)
     run = daemon.finish()
     assert (run.state, run.step, run.release) == ("finished", 2, 2), run.reason
@@ -139,6 +139,18 @@ def test_the_real_loop_learns_from_real_programs_and_its_best_is_valid_again(dae
     heights, _, points = msgspec.json.decode(kept.artifact, type=tuple[list[float], float, int])
     assert len(heights) == points and kept.sha256 == verified.artifact_sha256 == node.artifact_sha256
     wait_for(lambda: not daemon.workers(), "idle: no worker")
+    another_goes_on_from_its_weights_and_its_optimizer(daemon)
+
+
+def another_goes_on_from_its_weights_and_its_optimizer(daemon: Daemon) -> None:
+    request = Submit(task="erdos_min_overlap", steps=1, grid=GRID, seed=1, name="more", resume_from="r")
+    daemon.client.post("/v1/runs", request, RunInfo)
+    more = daemon.finish("more")
+    assert (more.state, more.step, more.release, more.first_step) == ("finished", 3, 3, 2), more.reason
+    (row,) = daemon.client.get("/v1/runs/more/steps", list[StepRow])
+    assert row.proof is not None and row.proof.gap < 1e-4 < row.proof.trainer_shift
+    with safe_open(daemon.folder / "state/runs/more/releases/0003/optimizer.safetensors", "numpy") as tensors:
+        assert int(tensors.get_tensor("step")) == 3
 
 
 def test_a_run_that_does_not_train_starts_no_trainer_and_stays_on_the_base(daemon: Daemon) -> None:
@@ -153,19 +165,6 @@ def test_a_run_that_does_not_train_starts_no_trainer_and_stays_on_the_base(daemo
     steps = daemon.client.get(f"{RUN}/steps", list[StepRow])
     assert [(row.phase, row.proof, "train/loss" in row.metrics) for row in steps] == [("committed", None, False)] * 2
     assert daemon.client.get(f"{RUN}/identity", dict[str, Value])["mode"] == "search"
-
-
-def test_a_run_goes_on_from_the_weights_and_the_optimizer_of_another(daemon: Daemon) -> None:
-    daemon.submit(steps=1)
-    assert daemon.finish().state == "finished", daemon.run().reason
-    request = Submit(task="erdos_min_overlap", steps=1, grid=GRID, seed=1, name="more", resume_from="r")
-    daemon.client.post("/v1/runs", request, RunInfo)
-    more = daemon.finish("more")
-    assert (more.state, more.step, more.release, more.first_step) == ("finished", 2, 2, 1), more.reason
-    (row,) = daemon.client.get("/v1/runs/more/steps", list[StepRow])
-    assert row.proof is not None and row.proof.gap < 1e-4 < row.proof.trainer_shift
-    with safe_open(daemon.folder / "state/runs/more/releases/0002/optimizer.safetensors", "numpy") as tensors:
-        assert int(tensors.get_tensor("step")) == 2
 
 
 def test_a_paused_daemon_that_is_killed_stays_paused_and_holds_no_worker(daemon: Daemon) -> None:

@@ -125,7 +125,7 @@ def assert_whole(daemon: Daemon, steps: int) -> None:
         assert abs(row.metrics["train/sampler_trainer_gap"]) < 1e-4
 
 
-def test_the_real_loop_learns_its_best_is_valid_again_and_another_run_goes_on_from_what_it_has_learned(daemon: Daemon) -> None:
+def test_the_real_loop_learns_its_best_is_valid_again_and_another_run_goes_on_from_there(daemon: Daemon) -> None:
     daemon.submit(steps=2)
     run = daemon.finish()
     assert (run.state, run.step, run.release) == ("finished", 2, 2), run.reason

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -14,7 +16,7 @@ stops = st.lists(st.text("ab\n", min_size=1, max_size=4), max_size=3).map(tuple)
 
 def in_pieces(text: str, cuts: list[int]) -> list[str]:
     places = sorted({0, len(text), *(cut % (len(text) + 1) for cut in cuts)})
-    return [text[begin:end] for begin, end in zip(places, places[1:], strict=False)]
+    return [text[begin:end] for begin, end in pairwise(places)]
 
 
 @given(text=texts, stops=stops, cuts=st.lists(st.integers(0, 100), max_size=8))

@@ -59,6 +59,7 @@ class FakeServer:
         self._folder = Path(arguments["model_path"])
         self._tokenizer = Tokenizer.from_file(str(self._folder / "tokenizer.json"))
         self._context: int = arguments["context_length"]
+        self._last_id: int = json.loads((self._folder / "config.json").read_text())["vocab_size"] - 1
         self._loaded: dict[str, Weights] = {}
         self._known: dict[str, str] = {}
         """Every path ever loaded: a name that is not loaded is silently loaded again from there."""
@@ -133,7 +134,8 @@ class FakeServer:
         scored: list[list[Any]] = []
         if (first := body.get("logprob_start_len", -1)) >= 0:
             values = self._model.score(weights, ids, first) if len(ids) > first + 1 else []
-            scored = _entries([None, *values], ids[first:])
+            told = [0 if token == self._last_id else token for token in ids[first:]]  # as 0.5.15 does
+            scored = _entries([None, *values], told)
         tokens, values, reason = [], [], {"type": "length", "length": params["max_new_tokens"]}
         async with aclosing(self._sample(request, weights, ids, params)) as rows:
             async for row, ended in rows:
@@ -280,9 +282,10 @@ def _events(events: AsyncGenerator[dict[str, Any]]) -> Response:
 
 
 SCHEDULER = """
-import mmap, os, sys, time
+import _multiprocessing, mmap, os, sys, time
 with open(sys.argv[1], "r+b") as file:
     memory = mmap.mmap(file.fileno(), 0)
+semaphore = _multiprocessing.SemLock(1, 1, 1, f"/mp-{os.getpid()}", False)
 open(f"/dev/shm/sem.loky-{os.getpid()}-fake", "w").close()
 time.sleep(1000)
 """

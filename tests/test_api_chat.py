@@ -59,7 +59,7 @@ def test_a_completion_is_what_openais_client_expects_and_carries_its_receipt(
 ) -> None:
     raw = client.chat.completions.with_raw_response.create(
         model="first",
-        messages=[{"role": "system", "content": "S"}, {"role": "user", "content": [{"type": "text", "text": "U"}]}],
+        messages=[{"role": "developer", "content": "S"}, {"role": "user", "content": [{"type": "text", "text": "U"}]}],
         max_completion_tokens=7,
         stop=["]", "END"],
         seed=-3,
@@ -286,6 +286,16 @@ def test_a_completion_without_a_run_of_that_name_is_told_so(
 ) -> None:
     answer = http.post(CHAT, headers=headers, json=BODY)
     assert (answer.status_code, answer.json()["field"]) == (status, field)
+
+
+def test_openais_client_is_told_what_is_wrong_on_every_path(client: openai.OpenAI) -> None:
+    with pytest.raises(openai.BadRequestError, match="score: Expected `float`, got `bool`") as refused:
+        client.post("/runs/first/reports", body=REPORT | {"score": True}, cast_to=object)
+    assert refused.value.param == "score"
+    with pytest.raises(openai.NotFoundError, match="no run 'frist'"):
+        client.get("/runs/frist/grid", cast_to=object)
+    with pytest.raises(openai.NotFoundError, match="no such path: /v1/models"):
+        client.models.list()
 
 
 def test_a_report_is_answered_with_where_it_stands(http: httpx.Client) -> None:

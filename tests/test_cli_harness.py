@@ -25,7 +25,7 @@ from tttdd.api import exposition
 from tttdd.harness_protocol import GridInfo, Place, RefusedRelease
 from tttdd.protocol import Best, GridSize, NodeInfo, RunState, StepRow, Submit
 
-SILENT = "its harness is silent: 2 of 6 rollouts of step 0 are missing (0/1, 1/2)"
+SILENT = "its harness is silent: 2 of 6 rollouts of step 1 are missing (0/1, 1/2)"
 EXTERNAL = {"kind": "external", "objective_name": "", "target": None, "starter": None, "figure": ""}
 WAITING = fake.run("mine", "waiting", reason=SILENT, best=None, direction="higher", **EXTERNAL)
 

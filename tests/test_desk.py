@@ -498,7 +498,7 @@ async def test_a_run_whose_harness_is_silent_is_waiting_and_says_for_what(
             seen = await place.board.changed(seen)
         run = place.runner.run("x")
         assert (run.state, place.board.snapshot().runs[0].state) == ("waiting", "waiting")
-        assert run.reason == ("its harness is silent: 5 of 6 rollouts of step 0 are missing (0/0, 0/2, 1/0, 1/1, 1/2)")
+        assert run.reason == ("its harness is silent: 5 of 6 rollouts of step 1 are missing (0/0, 0/2, 1/0, 1/1, 1/2)")
         await place.ask()
         assert place.runner.run("x").state == "running"
         place.runner.pause("x", release_gpus=False)

@@ -140,6 +140,13 @@ async def test_every_server_scores_the_probe_for_itself(engine: SglangEngine, re
     assert len(scored) == len(requests("/generate")) == 2
 
 
+async def test_the_last_id_of_the_vocabulary_is_scored_though_sglang_calls_it_0(engine: SglangEngine, model: Path):
+    last = json.loads((model / "config.json").read_text())["vocab_size"] - 1
+    for ids in ([last, 6, last], [0, last]):
+        for scored in await engine.score(Probe([3, 4], ids), release=0):
+            assert len(scored) == len(ids) and all(value < 0 for value in scored)
+
+
 async def test_requests_are_made_at_temperature_one_untruncated_and_name_their_load(
     engine: SglangEngine, adapters: list[Path], requests: Requests
 ):
@@ -442,7 +449,7 @@ async def left(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Traces:
         assert len(found) == 3, "watcher, server, and what the server started"
         (server,) = psutil.Process(engine._servers[0].worker.pid).children()
         files = [Path(server.environ()["TMPDIR"]), *shared_memory(server)]
-        assert len(files) == 3 and all(file.exists() for file in files)
+        assert len(files) == 4 and all(file.exists() for file in files)
         words = [word for one in found for word in [*one.cmdline(), *one.environ().values()]]
         key = engine._servers[0]._http.headers["Authorization"].split()[1]
     return Traces(folder, words, key, files)
@@ -465,7 +472,7 @@ async def test_what_a_server_had_in_shared_memory_is_removed_when_it_was_killed_
         files = shared_memory(server)
         for process in [*server.children(), server]:
             process.kill()
-    assert len(files) == 2 and not [file for file in files if file.exists()]
+    assert len(files) == 3 and not [file for file in files if file.exists()]
 
 
 async def test_the_key_was_on_no_command_line_and_in_no_environment(left: Traces):

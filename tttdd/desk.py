@@ -95,7 +95,8 @@ class Desk:
         names = ", ".join(f"{place.group}/{place.rollout}" for place in lacks[:NAMED])
         more = ", ..." if len(lacks) > NAMED else ""
         total = run.grid.groups * run.grid.rollouts
-        told = f"its harness is silent: {len(lacks)} of {total} rollouts of step {run.step} are missing ({names}{more})"
+        count = f"{len(lacks)} of {total} rollouts of step {run.step + 1}"
+        told = f"its harness is silent: {count} are missing ({names}{more})"
         return "; ".join([told, *(_mixed(each) for each in self._refusals(run))])
 
     def troubles(self, run: RunInfo) -> str:

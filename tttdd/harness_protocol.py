@@ -32,7 +32,8 @@ class TextPart(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Message(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    role: Literal["system", "user", "assistant"]
+    role: Literal["system", "developer", "user", "assistant"]
+    """developer is OpenAI's newer word for system."""
     content: str | list[TextPart]
 
     @property

@@ -51,7 +51,8 @@ async def encode(opening: Opening, ask: Ask) -> list[int]:
         raise Refused(f"messages: {error}", field="messages") from None
     context, most, wanted = opening.context_length, opening.max_new_tokens, ask.max_new_tokens or 1
     if wanted > most:
-        raise Refused(f"max_tokens: {wanted} are asked for; sampling.max_new_tokens is {most}", field="max_tokens")
+        told = f"max_tokens: {wanted} are asked for; sampling.max_new_tokens is {most}"
+        raise Refused(told, field="max_tokens", hint="ask for less, or raise it in the daemon's configuration")
     if len(ids) >= context:
         told = f"messages: the prompt has {len(ids)} tokens, and the context {context} for prompt and answer"
         raise Refused(told, field="messages")

@@ -10,6 +10,7 @@ what sampling sees.  A server that ends raises WorkerDied in every call.
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import uuid
@@ -53,6 +54,7 @@ class SglangEngine:
         self, model: Path, folder: Path, logs: Path, settings: Settings, command: tuple[str, ...] = COMMAND
     ) -> None:
         self._folder, self._settings = folder, settings
+        self._last_id: int = json.loads((model / "config.json").read_text())["vocab_size"] - 1
         self._servers = [
             Server(model, place, logs / f"engine-{place.device}.log", settings, command) for place in settings.places
         ]
@@ -145,7 +147,7 @@ class SglangEngine:
         async def one(server: Server) -> None:
             ids, first = probe.prompt_ids + probe.completion_ids, len(probe.prompt_ids) - 1
             reply = await self._generate(server, ids, release, {"max_new_tokens": 0}, logprobs_from=first)
-            found[server] = _scored(reply, probe.completion_ids)
+            found[server] = _scored(reply, probe.completion_ids, self._last_id)
 
         await self._each(one)
         return [found[server] for server in self._servers]
@@ -239,9 +241,15 @@ def _completion(found: Generated, end_ids: list[int]) -> tuple[list[int], list[f
     return ids, _numbers(found.meta_info.output_token_logprobs), ended
 
 
-def _scored(found: Generated, completion_ids: list[int]) -> list[float]:
+def _scored(found: Generated, completion_ids: list[int], last_id: int) -> list[float]:
+    """SGLang (0.5.15) calls a prompt's last id of the vocabulary 0; the log-prob beside it is the right one."""
     entries = found.meta_info.input_token_logprobs[-len(completion_ids) :]
-    if [token for _, token, _ in entries] != completion_ids:
+    told = [token for _, token, _ in entries]
+    right = [
+        token in ({asked, 0} if asked == last_id else {asked})
+        for token, asked in zip(told, completion_ids, strict=False)
+    ]
+    if len(told) != len(completion_ids) or not all(right):
         raise WorkerFailed("SGLang scored other tokens than it was asked for")
     return _numbers(entries)
 

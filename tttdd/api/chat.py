@@ -174,7 +174,7 @@ def as_ask(request: harness.ChatRequest, run: str) -> Ask:
     stop = request.stop or ()
     template = request.chat_template_kwargs
     return Ask(
-        turns=[Turn(message.role, message.text) for message in request.messages],
+        turns=[Turn("system" if each.role == "developer" else each.role, each.text) for each in request.messages],
         thinking=template.enable_thinking if template else None,
         stop=(stop,) if isinstance(stop, str) else tuple(stop),
         seed=request.seed,

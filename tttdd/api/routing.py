@@ -42,6 +42,8 @@ RETRY = {"retry-after": "1"}
 """Header of an answer that will be another by itself."""
 FINAL = {"x-should-retry": "false"}
 """Of one that will not: OpenAI's clients would ask again after every 409."""
+OPENAI = "OpenAI/"
+"""In the user agent of OpenAI's clients, which show no error of another shape: not even its status tells them more."""
 FAILS = "tttdd.fails"
 """Key of a request's scope: its route's `fails`."""
 HANDLED = (HTTPException, errors.CallerError, StoreError, OSError)
@@ -157,7 +159,8 @@ def _json(status: int, answer: Any, headers: Mapping[str, str] | None = None) ->
 
 async def _told(request: Request, error: Exception) -> Response:
     status, told, headers = _answer_to(request, error)
-    fails = request.scope.get(FAILS, protocol.Error)
+    as_openai = OPENAI in request.headers.get("user-agent", "")
+    fails = ChatError if as_openai else request.scope.get(FAILS, protocol.Error)
     return _json(status, told if fails is protocol.Error else fails.of(status, told), headers)
 
 

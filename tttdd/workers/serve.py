@@ -155,13 +155,14 @@ def _tree() -> list[psutil.Process]:
 
 
 def _shared_memory(pid: int) -> Iterator[Path]:
-    """Files of shared memory that a process would leave: mapped by SGLang, or named after it by loky."""
+    """Files of shared memory that a process would leave: mapped by SGLang, named after it by loky, or semaphores of
+    multiprocessing.  Those are made under another name and linked to theirs, so that only the inode tells them."""
     yield from Path("/dev/shm").glob(f"sem.loky-{pid}-*")
     with suppress(OSError):
-        for line in Path(f"/proc/{pid}/maps").read_text().splitlines():
-            name = line.split(maxsplit=5)[5:]
-            if name and name[0].startswith(("/dev/shm/sglang", "/dev/shm/sem.mp-")):
-                yield Path(name[0])
+        rows = [line.split(maxsplit=5) for line in Path(f"/proc/{pid}/maps").read_text().splitlines()]
+        mapped = {int(row[4]) for row in rows if row[5:] and row[5].startswith("/dev/shm/sem.")}
+        yield from (path for path in Path("/dev/shm").glob("sem.mp-*") if path.stat().st_ino in mapped)
+        yield from (Path(row[5]) for row in rows if row[5:] and row[5].startswith("/dev/shm/sglang"))
 
 
 def _free_port() -> int:

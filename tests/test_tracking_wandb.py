@@ -241,6 +241,13 @@ async def test_kill_9_between_commit_and_log_and_another_daemon_leave_every_row_
     assert (log.steps, log.exits, log.id) == ([0, 1, 2, 3, 4], [1], first)
 
 
+def words_and_environment(process: psutil.Process) -> str:
+    """Empty of one that has just ended."""
+    with suppress(psutil.Error):
+        return f"{process.cmdline()} {process.environ()}"
+    return ""
+
+
 async def test_a_run_that_a_server_has_in_part_is_gone_on_with_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -256,7 +263,7 @@ async def test_a_run_that_a_server_has_in_part_is_gone_on_with_there(
             place.store.change(state="running")
             place.store.commit()
             await until(lambda: len(ours()) == 2)
-            told = "".join(f"{each.cmdline()} {each.environ()}" for each in ours())
+            told = "".join(map(words_and_environment, ours()))
             for process in ours():
                 process.kill()
             place.store.commit()

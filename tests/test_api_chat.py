@@ -257,6 +257,7 @@ MALFORMED: list[tuple[tuple[str, Any], int, str | None, str]] = [
     (metadata(groups_per_step=0), 400, "metadata.groups_per_step", ">= 1"),
     (metadata(rollouts_per_group=None), 400, "metadata.rollouts_per_group", "got `null`"),
     ((REPORTS, REPORT | {"metadata": {"step": 0}}), 400, "metadata.group", "is required"),
+    ((REPORTS, b'{"metadata": {"x": ' + b"[" * 50_000 + b"]" * 50_000 + b"}}"), 400, None, "nested too deeply"),
     (report(report_id=""), 400, "report_id", "length >= 1"),
     (report(report_id=7), 400, "report_id", "got `int`"),
     (report(reward=1.0), 400, "reward", "unknown field 'reward'"),
@@ -296,6 +297,11 @@ def test_openais_client_is_told_what_is_wrong_on_every_path(client: openai.OpenA
         client.get("/runs/frist/grid", cast_to=object)
     with pytest.raises(openai.NotFoundError, match="no such path: /v1/models"):
         client.models.list()
+
+
+def test_two_runs_in_two_headers_are_refused(http: httpx.Client) -> None:
+    twice = http.post(CHAT, headers=[("x-tttdd-run", "first"), ("x-tttdd-run", "other")], json=BODY)
+    assert (twice.status_code, twice.json()["field"]) == (400, "x-tttdd-run")
 
 
 def test_a_report_is_answered_with_where_it_stands(http: httpx.Client) -> None:

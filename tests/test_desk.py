@@ -24,7 +24,7 @@ from tttdd.errors import CallerError, Conflict, NotYet, Refused
 from tttdd.harness_protocol import GridInfo, Reported
 from tttdd.harness_protocol import Report as Told
 from tttdd.opening import Ask
-from tttdd.ports import OnText, Receipt, Release, Sampled, Turn, WorkerDied
+from tttdd.ports import OnText, Receipt, Release, Sampled, Turn, WorkerDied, WorkerFailed
 from tttdd.protocol import GridSize, JudgesInfo, RunInfo, Submit
 from tttdd.runner import Runner
 
@@ -54,6 +54,12 @@ class HeldEngine(FakeEngine):
         self.let.set()
         self.under_way = self.given_up = 0
         self.died: WorkerDied | None = None
+        self.refuses: WorkerFailed | None = None
+        self.silent = False
+        """Its template makes nothing of what it is told."""
+
+    async def encode_chat(self, messages: list[Turn], thinking: bool | None) -> list[int]:
+        return [] if self.silent else await super().encode_chat(messages, thinking)
 
     async def sample(
         self,
@@ -71,6 +77,9 @@ class HeldEngine(FakeEngine):
             if self.died:
                 died, self.died = self.died, None
                 raise died
+            if self.refuses:
+                refuses, self.refuses = self.refuses, None
+                raise refuses
             return await super().sample(
                 prompt_ids, release=release, seed=seed, stop=stop, max_new_tokens=max_new_tokens, on_text=on_text
             )
@@ -483,6 +492,53 @@ async def test_what_cannot_be_sampled_is_refused_and_no_fault_of_the_run(place: 
         with pytest.raises(Refused, match="knows no seeds"):
             await place.ask(seed=1)
         assert await place.ask(seed=None)
+
+
+async def test_an_engine_that_refuses_a_completion_or_a_template_that_says_nothing_fails_no_run(place: Place) -> None:
+    place.submit()
+    async with working(place):
+        engine = place.workshop.engine
+        engine.refuses = WorkerFailed("sample: ValueError: no")
+        with pytest.raises(Refused, match="the engine refuses it: sample: ValueError: no"):
+            await place.ask()
+        engine.silent = True
+        with pytest.raises(Refused, match="makes no token") as refused:
+            await place.ask()
+        assert refused.value.field == "messages"
+        engine.silent = False
+        assert await place.ask() and place.workshop.opened == ["x"]
+
+
+ODD = {
+    "a number beyond floats": "1e999",
+    "5000 digits": "9" * 5000,
+}
+
+
+@pytest.mark.parametrize("name", ODD)
+async def test_metadata_that_cannot_be_kept_is_refused_by_its_field(place: Place, name: str) -> None:
+    place.submit()
+    async with working(place):
+        receipt = await place.ask()
+        size = '"step":0,"group":0,"rollout":0,"groups_per_step":2,"rollouts_per_group":3'
+        content = f'{{"score":1,"references":["{receipt.id}"],"metadata":{{{size},"x":{ODD[name]}}}}}'.encode()
+        told = msgspec.json.decode(content, type=Told)
+        with pytest.raises(Refused, match="metadata: cannot be kept") as refused:
+            place.desk.report(place.runner.run("x"), told, content)
+        assert refused.value.field == "metadata" and place.report(receipt, 0, 0).accepted
+
+
+async def test_of_very_many_words_of_a_harness_only_some_are_shown_and_all_are_kept(place: Place) -> None:
+    place.submit(steps=1)
+    more = {f"k{number:04d}": number for number in range(3000)} | {"x" * 1000: 1}
+    async with working(place):
+        for group, rollout in [(group, rollout) for group in range(2) for rollout in range(3)]:
+            place.report(await place.ask(), group, rollout, rollout, metadata=more)
+        await until(lambda: place.runner.run("x").state == "finished")
+    shown = place.runner.best("x").certificate
+    assert len(shown) == 64 and "k0000" in shown
+    ((content,), *_) = place.store._database.all("SELECT content FROM reports")
+    assert len(msgspec.json.decode(content)["metadata"]) == 5 + len(more)
 
 
 async def test_a_run_whose_harness_is_silent_is_waiting_and_says_for_what(

@@ -45,6 +45,8 @@ def write_qwen(folder: Path) -> Path:
     tokenizer.add_tokens(["<think>", "</think>"])
     tokenizer.eos_token, tokenizer.chat_template = "<|im_end|>", CHAT_TEMPLATE + THINKING
     tokenizer.save_pretrained(folder)
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"vocab_size": len(tokenizer)}))
     return folder
 
 
@@ -148,3 +150,11 @@ def test_a_model_without_a_chat_template_says_so(tmp_path: Path):
     text._tokenizer.chat_template = None
     with pytest.raises(wire.Refusal, match="no chat template"):
         text.encode("hi", chat=True)
+
+
+def test_a_token_that_the_model_has_no_row_for_is_refused_before_it_is_sampled_from(tmp_path: Path) -> None:
+    folder = write_tiny_model(tmp_path)
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"vocab_size": config["vocab_size"] - 1}))
+    with pytest.raises(wire.Refusal, match="the conversation holds what the model does not know"):
+        Text(folder, thinking=False).encode_chat([{"role": "user", "content": "hello"}], None)

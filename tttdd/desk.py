@@ -23,7 +23,7 @@ from tttdd.domain.grid import Coordinate, SecondRelease, missing
 from tttdd.errors import CallerError, Conflict, NotYet, Refused
 from tttdd.harness_protocol import GridInfo, Place, RefusedRelease, Report, Reported
 from tttdd.opening import Ask, Opening, encode
-from tttdd.ports import Receipt
+from tttdd.ports import Receipt, WorkerFailed
 from tttdd.ports import Report as Filed
 from tttdd.protocol import RunInfo
 from tttdd.run_ports import RunStore
@@ -131,8 +131,7 @@ class Desk:
         """
         reporting.must_be_external(run)
         self._heard = time.monotonic()
-        whole = msgspec.json.decode(content)
-        text = msgspec.json.encode(whole, order="sorted").decode()
+        whole, text = reporting.whole(content)
         if report.report_id and (before := self._store.report(run.run, report.report_id)):
             if before.content != text:
                 told = f"report_id {report.report_id!r} was used for another report"
@@ -215,14 +214,17 @@ class Desk:
             raise Refused(told, field="seed", hint="leave it out")
         ids = await encode(opening, ask)
         content = Content(ask.stop, on_text)
-        sampled = await opening.answers.sample(
-            ids,
-            release=opening.release.number,
-            seed=secrets.randbits(63) if ask.seed is None else ask.seed % 2**63,
-            stop=ask.stop,
-            max_new_tokens=ask.max_new_tokens,
-            on_text=content.add if on_text else None,
-        )
+        try:
+            sampled = await opening.answers.sample(
+                ids,
+                release=opening.release.number,
+                seed=secrets.randbits(63) if ask.seed is None else ask.seed % 2**63,
+                stop=ask.stop,
+                max_new_tokens=ask.max_new_tokens,
+                on_text=content.add if on_text else None,
+            )
+        except WorkerFailed as error:  # what the engine has against one completion is no fault of the run
+            raise Refused(f"the engine refuses it: {error}", field="messages") from None
         opening.clock.sampled(len(sampled.token_ids))
         receipt = Receipt(
             id=f"receipt-{secrets.token_hex(16)}",

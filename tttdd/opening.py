@@ -50,6 +50,8 @@ async def encode(opening: Opening, ask: Ask) -> list[int]:
     except WorkerFailed as error:
         raise Refused(f"messages: {error}", field="messages") from None
     context, most, wanted = opening.context_length, opening.max_new_tokens, ask.max_new_tokens or 1
+    if not ids:
+        raise Refused("messages: the model's chat template makes no token of them", field="messages")
     if wanted > most:
         told = f"max_tokens: {wanted} are asked for; sampling.max_new_tokens is {most}"
         raise Refused(told, field="max_tokens", hint="ask for less, or raise it in the daemon's configuration")

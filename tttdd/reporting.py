@@ -20,6 +20,8 @@ from tttdd.protocol import RunInfo
 
 FACT_CHARACTERS = 500
 """Of a text in a report's metadata that is shown beside its answer; the whole report is kept, too."""
+FACTS = 64
+"""Of a report's metadata that are shown; the first by their names."""
 ENDED = ("finished", "failed", "cancelled")
 
 
@@ -37,6 +39,16 @@ def must_be_open(run: RunInfo) -> None:
         why = f": {run.reason}" if run.reason else ""
         hint = "tttctl resume" if run.state == "failed" else "go on in a new run: --resume-from"
         raise Conflict(f"run {run.run!r} is {run.state}{why}", field="run", hint=hint)
+
+
+def whole(content: bytes) -> tuple[dict[str, Any], str]:
+    """A report with all that its metadata holds, and the text by which it is known again; raises Refused for what is
+    nested too deeply or has numbers that nothing here can hold."""
+    try:
+        told = msgspec.json.decode(content)
+        return told, msgspec.json.encode(told, order="sorted").decode()
+    except (msgspec.MsgspecError, ValueError, OverflowError, RecursionError) as error:
+        raise Refused(f"metadata: cannot be kept: {error}", field="metadata") from None
 
 
 def coordinate(run: RunInfo, report: Report) -> Coordinate:
@@ -77,7 +89,8 @@ def redeemed(receipt: Receipt | None, run: RunInfo) -> Receipt:
 def rollout(report: Report, content: dict[str, Any], receipt: Receipt, place: Coordinate, parent: int) -> Rollout:
     """The answer stands where the program of our own search does; what else the harness says is shown with it."""
     more = content["metadata"].keys() - set(Metadata.__struct_fields__)
-    facts = {name: _fact(content["metadata"][name]) for name in sorted(more)}
+    shown = sorted(name for name in more if len(name) <= FACT_CHARACTERS)[:FACTS]
+    facts = {name: _fact(content["metadata"][name]) for name in shown}
     return Rollout(
         coordinate=place,
         parent=parent,

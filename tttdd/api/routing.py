@@ -217,7 +217,10 @@ def _parameter(name: str, text: str) -> Any:
 
 
 def _header(request: Request, name: str) -> str:
-    value = request.headers.get(name, "") if name else ""
+    values = request.headers.getlist(name) if name else []
+    if len(values) > 1:
+        raise errors.Refused(f"the header {name} is there {len(values)} times", field=name, hint="name one run")
+    value = "".join(values).strip()
     if name and not value:
         raise errors.Refused(f"the header {name} is required", field=name, hint="the run's name")
     return value
@@ -237,6 +240,8 @@ def _decode(body: bytes, kind: type[msgspec.Struct]) -> Any:
         raise _refusal(str(error), kind) from None
     except msgspec.DecodeError as error:
         raise errors.Refused(f"the body is not valid JSON: {error}") from None
+    except RecursionError:
+        raise errors.Refused("the body is nested too deeply") from None
 
 
 def _refusal(message: str, kind: type[msgspec.Struct]) -> errors.Refused:

@@ -6,6 +6,7 @@ modules more, at two seconds a start; that class then builds the same again (tes
 
 from __future__ import annotations
 
+import json
 from bisect import bisect_left
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,10 @@ HALF = "\N{REPLACEMENT CHARACTER}"
 """How the beginning of a character is decoded."""
 BYTES = tuple(f"<0x{byte:02X}>" for byte in range(256))
 """Names of the tokens that stand for a byte in vocabularies of characters."""
-TEMPLATE_ERRORS = (TemplateError, ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError)
+TEMPLATE_ERRORS = (
+    *(TemplateError, ValueError, TypeError, LookupError, AttributeError, ArithmeticError),
+    *(AssertionError, RuntimeError),
+)
 """What a template raises by itself or from the Python in it."""
 
 
@@ -28,6 +32,7 @@ class Text:
     def __init__(self, folder: Path, thinking: bool) -> None:
         self._thinking = thinking
         self._tokenizer: Any = PreTrainedTokenizerFast.from_pretrained(folder)
+        self._vocabulary: int = json.loads((folder / "config.json").read_text())["vocab_size"]
         self._special = frozenset(self._tokenizer.all_special_ids)
         self._bytes = frozenset(map(self._tokenizer.backend_tokenizer.token_to_id, BYTES)) - {None}
         self._silent = frozenset(
@@ -52,7 +57,11 @@ class Text:
             )
         except TEMPLATE_ERRORS as error:
             raise wire.Refusal(f"the model's chat template refuses the conversation: {_told(error)}") from None
-        return self.encode_more(rendered)
+        ids = self.encode_more(rendered)
+        if unknown := [token for token in ids if token >= self._vocabulary]:
+            told = f"its tokenizer has token {unknown[0]}, and the model {self._vocabulary} tokens, counted from 0"
+            raise wire.Refusal(f"the conversation holds what the model does not know: {told}")
+        return ids
 
     def encode_more(self, text: str) -> list[int]:
         """Of a text behind other tokens: no beginning-of-sequence token."""

@@ -43,7 +43,7 @@ CONTEXT = 4096
 
 
 class Round:
-    """Seconds, tokens, and the daemon's and the engine's processor seconds."""
+    """Seconds, tokens, texts, the moments of the first text, and the daemon's processor seconds."""
 
     def __init__(self, seconds: float, tokens: int, texts: list[str], first: list[float], daemon: float) -> None:
         self.seconds, self.tokens, self.texts, self.first, self.daemon = seconds, tokens, texts, first, daemon
@@ -202,8 +202,10 @@ def main() -> None:
         else:
             write_tiny_model(folder / "model")
         told = summary(anyio.run(measure, options, folder))
+    model = " --model MODEL" if options.model else ""
     told |= {
-        "command": f"python benchmarks/endpoint.py --streams {options.streams} --new {options.new}",
+        "command": f"python benchmarks/endpoint.py{model} --streams {options.streams} --new {options.new}"
+        f" --rounds {options.rounds}",
         "model": options.model.name if options.model else "tiny",
         "streams": options.streams,
         "rounds": options.rounds,

@@ -135,6 +135,7 @@ def test_what_cannot_be_sampled_has_its_status_before_the_first_byte(
         client.chat.completions.create(model="first", messages=[{"role": "user", "content": "?"}], stream=stream)
     assert refused.value.status_code == status
     assert refused.value.param == fault.field
+    assert refused.value.response.headers.get("x-should-retry") == (None if status == 503 else "false")
     assert refused.value.response.headers.get("retry-after") == ("1" if status == 503 else None)
 
 
@@ -295,8 +296,9 @@ def test_openais_client_is_told_what_is_wrong_on_every_path(client: openai.OpenA
     assert refused.value.param == "score"
     with pytest.raises(openai.NotFoundError, match="no run 'frist'"):
         client.get("/runs/frist/grid", cast_to=object)
-    with pytest.raises(openai.NotFoundError, match="no such path: /v1/models"):
+    with pytest.raises(openai.NotFoundError, match="no such path: /v1/models") as unknown:
         client.models.list()
+    assert unknown.value.response.headers["x-should-retry"] == "false"
 
 
 def test_two_runs_in_two_headers_are_refused(http: httpx.Client) -> None:

@@ -494,19 +494,49 @@ async def test_what_cannot_be_sampled_is_refused_and_no_fault_of_the_run(place: 
         assert await place.ask(seed=None)
 
 
-async def test_an_engine_that_refuses_a_completion_or_a_template_that_says_nothing_fails_no_run(place: Place) -> None:
+async def test_a_template_that_makes_nothing_of_a_conversation_fails_no_run(place: Place) -> None:
     place.submit()
     async with working(place):
-        engine = place.workshop.engine
-        engine.refuses = WorkerFailed("sample: ValueError: no")
-        with pytest.raises(Refused, match="the engine refuses it: sample: ValueError: no"):
-            await place.ask()
-        engine.silent = True
+        place.workshop.engine.silent = True
         with pytest.raises(Refused, match="makes no token") as refused:
             await place.ask()
         assert refused.value.field == "messages"
-        engine.silent = False
+        place.workshop.engine.silent = False
         assert await place.ask() and place.workshop.opened == ["x"]
+
+
+async def test_an_engine_that_fails_under_a_completion_fails_the_run_with_its_words_and_keeps_the_receipts(
+    place: Place,
+) -> None:
+    """What it serves could be wrong: that is not to be taken for the harness's mistake, and asked for again."""
+    place.submit()
+    async with working(place):
+        given = await place.ask()
+        place.workshop.engine.refuses = WorkerFailed("SGLang left out the log-probs of some tokens")
+        with pytest.raises(NotYet):
+            await place.ask()
+        await until(lambda: place.runner.run("x").state == "failed")
+        assert "left out the log-probs" in place.runner.run("x").reason
+        with pytest.raises(Conflict, match="is failed: SGLang left out"):
+            await place.ask()
+        place.runner.resume("x")
+        assert place.report(given, 0, 0).accepted and await place.ask()
+
+
+async def test_what_is_said_of_another_run_is_no_word_of_the_harness_of_the_one_in_hand(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(desks, "QUIET_SECONDS", 0.1)
+    place.submit("x")
+    place.submit("y")
+    async with working(place):
+        await place.ask()
+        with anyio.fail_after(3):
+            while place.runner.run("x").state == "running":
+                with pytest.raises(Refused):
+                    place.report("receipt-0", 0, 0, run="y")
+                await anyio.sleep(0.02)
+        assert place.runner.run("x").state == "waiting"
 
 
 ODD = {

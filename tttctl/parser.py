@@ -65,6 +65,7 @@ def parser() -> argparse.ArgumentParser:
         "--socket", type=filled, metavar="PATH", help="the daemon's socket (default: $TTTDD_SOCKET, else the system's)"
     )
     verbs = top.add_subparsers(title="verbs", metavar="VERB", required=True, dest="verb", prog="tttctl")
+    _submit_verb(verbs)
     _run_verbs(verbs)
     _program_verbs(verbs)
     _drawing_verbs(verbs)
@@ -76,7 +77,7 @@ if TYPE_CHECKING:
     Verbs = argparse._SubParsersAction[Parser]  # pyright: ignore[reportPrivateUsage]
 
 
-def _run_verbs(verbs: Verbs) -> None:
+def _submit_verb(verbs: Verbs) -> None:
     submit = _verb(verbs, "submit", "runs", "submit a run of a task, or of a harness of your own")
     submit.add_argument("task", help="a task's name; with --external any name")
     sizes = {
@@ -115,6 +116,9 @@ def _run_verbs(verbs: Verbs) -> None:
     submit.add_argument("--resume-from", metavar="RUN", help="go on from its newest weights and its archive")
     submit.add_argument("--wait", action="store_true", help="wait for the end; exit status 1 if the run failed")
     submit.add_argument("--watch", action="store_true", help="the same, with progress")
+
+
+def _run_verbs(verbs: Verbs) -> None:
     _verb(verbs, "runs", "runs", "list the runs").add_argument("--names", action="store_true", help=NAMES)
     _verb(verbs, "status", "runs", "what the daemon does now").add_argument("run", nargs="?")
     _verb(verbs, "watch", "watch", "follow a run to its end").add_argument("run")

@@ -4,7 +4,7 @@
     complete  waits until it is open; samples in the run's own tasks; the receipt is stored, then given
     report    checked, recorded by the store; the last one that was missing ends `fill`
 
-An engine that dies is the run's affair, as in our own search: whoever asked hears that it may ask again.
+An engine that dies or fails is the run's affair, as in our own search: whoever asked hears that it may ask again.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tttdd.domain.grid import Coordinate, SecondRelease, missing
 from tttdd.errors import CallerError, Conflict, NotYet, Refused
 from tttdd.harness_protocol import GridInfo, Place, RefusedRelease, Report, Reported
 from tttdd.opening import Ask, Opening, encode
-from tttdd.ports import Receipt, WorkerFailed
+from tttdd.ports import Receipt
 from tttdd.ports import Report as Filed
 from tttdd.protocol import RunInfo
 from tttdd.run_ports import RunStore
@@ -97,7 +97,7 @@ class Desk:
         total = run.grid.groups * run.grid.rollouts
         count = f"{len(lacks)} of {total} rollouts of step {run.step + 1}"
         told = f"its harness is silent: {count} are missing ({names}{more})"
-        return "; ".join([told, *(_mixed(each) for each in self._refusals(run))])
+        return "; ".join(filter(None, [told, self.troubles(run)]))
 
     def troubles(self, run: RunInfo) -> str:
         """Reports that were refused because their release is not the grid's."""
@@ -130,7 +130,8 @@ class Desk:
         Raises Refused or Conflict with the field that is wrong.
         """
         reporting.must_be_external(run)
-        self._heard = time.monotonic()
+        if self._grid and self._grid.opening.run == run.run:
+            self._heard = time.monotonic()
         whole, text = reporting.whole(content)
         if report.report_id and (before := self._store.report(run.run, report.report_id)):
             if before.content != text:
@@ -214,17 +215,14 @@ class Desk:
             raise Refused(told, field="seed", hint="leave it out")
         ids = await encode(opening, ask)
         content = Content(ask.stop, on_text)
-        try:
-            sampled = await opening.answers.sample(
-                ids,
-                release=opening.release.number,
-                seed=secrets.randbits(63) if ask.seed is None else ask.seed % 2**63,
-                stop=ask.stop,
-                max_new_tokens=ask.max_new_tokens,
-                on_text=content.add if on_text else None,
-            )
-        except WorkerFailed as error:  # what the engine has against one completion is no fault of the run
-            raise Refused(f"the engine refuses it: {error}", field="messages") from None
+        sampled = await opening.answers.sample(
+            ids,
+            release=opening.release.number,
+            seed=secrets.randbits(63) if ask.seed is None else ask.seed % 2**63,
+            stop=ask.stop,
+            max_new_tokens=ask.max_new_tokens,
+            on_text=content.add if on_text else None,
+        )
         opening.clock.sampled(len(sampled.token_ids))
         receipt = Receipt(
             id=f"receipt-{secrets.token_hex(16)}",

@@ -41,7 +41,7 @@ STATUS: dict[type[errors.CallerError], int] = {
 RETRY = {"retry-after": "1"}
 """Header of an answer that will be another by itself."""
 FINAL = {"x-should-retry": "false"}
-"""Of one that will not: OpenAI's clients would ask again after every 409."""
+"""Of one that will not, a client's mistake: OpenAI's clients would ask again after every 409."""
 OPENAI = "OpenAI/"
 """In the user agent of OpenAI's clients, which show no error of another shape: not even its status tells them more."""
 FAILS = "tttdd.fails"
@@ -159,6 +159,7 @@ def _json(status: int, answer: Any, headers: Mapping[str, str] | None = None) ->
 
 async def _told(request: Request, error: Exception) -> Response:
     status, told, headers = _answer_to(request, error)
+    headers = {**(headers or {}), **(FINAL if status < 500 else {})}
     as_openai = OPENAI in request.headers.get("user-agent", "")
     fails = ChatError if as_openai else request.scope.get(FAILS, protocol.Error)
     return _json(status, told if fails is protocol.Error else fails.of(status, told), headers)
@@ -169,7 +170,7 @@ def _answer_to(request: Request, error: Exception) -> tuple[int, protocol.Error,
     match error:
         case errors.CallerError():
             told = protocol.Error(error=error.message, field=error.field, hint=error.hint)
-            return STATUS[type(error)], told, RETRY if isinstance(error, errors.NotYet) else FINAL
+            return STATUS[type(error)], told, RETRY if isinstance(error, errors.NotYet) else None
         case HTTPException(status_code=404):
             near = difflib.get_close_matches(path, [route.path for route in request.app.routes], n=1)
             hint = f"did you mean {near[0]}?" if near else "GET /v1/openapi.json lists all paths"
